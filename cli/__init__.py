@@ -1,0 +1,1 @@
+"""The vvs command: arguments to calls, errors to sentences and exit codes."""

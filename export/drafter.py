@@ -1,0 +1,93 @@
+"""The EAGLE drafter: one transformer layer over ``fc([embedding of the next token ; feature])``.
+
+It has no input norm and no final norm, and it borrows the target's head. Parameter names are those of
+the published drafters (``embed_tokens``, ``fc``, ``layers.0.*``).
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from vvs.export.layers import Attention, Block, RMSNorm, Rotation, SwiGLU, rotation_at, rotation_table
+from vvs.export.llamagen import ROPE_BASE
+from vvs.geometry import Geometry
+
+
+@dataclass(frozen=True)
+class DrafterConfig:
+    """Everything that fixes a drafter's tensors; its width and heads are the target's."""
+
+    geometry: Geometry
+    ffn: int
+    norm_eps: float = 1e-6
+    bias: bool = True
+
+
+class DrafterLayer(nn.Module):
+    """A transformer layer without an input norm."""
+
+    def __init__(self, config: DrafterConfig) -> None:
+        super().__init__()
+        hidden = config.geometry.hidden
+        self.self_attn = Attention(hidden, config.geometry.heads)
+        self.mlp = SwiGLU(hidden, config.ffn)
+        self.post_attention_layernorm = RMSNorm(hidden, config.norm_eps)
+
+    def forward(
+        self, x: Tensor, rotation: Rotation, past: list[Block], visible: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        attended, key, value = self.self_attn(x, rotation, past, visible)
+        x = x + attended
+        return x + self.mlp(self.post_attention_layernorm(x)), key, value
+
+    def whole_sequence(self, x: Tensor, rotation: Rotation, visible: Tensor) -> Tensor:
+        """The layer over a whole sequence, for training."""
+        x = x + self.self_attn.whole_sequence(x, rotation, visible)
+        out: Tensor = x + self.mlp(self.post_attention_layernorm(x))
+        return out
+
+
+class Drafter(nn.Module):
+    """Predicts the feature one position ahead from a feature and the token that followed it."""
+
+    rotation: Tensor
+
+    def __init__(self, config: DrafterConfig) -> None:
+        super().__init__()
+        geometry = config.geometry
+        self.config = config
+        self.embed_tokens = nn.Embedding(geometry.vocabulary, geometry.hidden)
+        self.fc = nn.Linear(2 * geometry.hidden, geometry.hidden, bias=config.bias)
+        self.layers = nn.ModuleList([DrafterLayer(config)])
+        table = rotation_table(geometry.grid, geometry.prompt_length, geometry.head_dim, ROPE_BASE)
+        self.register_buffer("rotation", table, persistent=False)
+
+    def fuse(self, tokens: Tensor, features: Tensor) -> Tensor:
+        """Input rows ``[B, A, D]`` of next tokens ``[B, A]`` and features ``[B, A, D]``."""
+        out: Tensor = self.fc(torch.cat([self.embed_tokens(tokens).to(features.dtype), features], dim=-1))
+        return out
+
+    def forward(
+        self, x: Tensor, positions: Tensor, past: list[Block], visible: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Predicted features and new key and value rows of fused rows ``x [B, A, D]``.
+
+        ``positions [B, A]`` are those of the rows' tokens.
+        """
+        out: tuple[Tensor, Tensor, Tensor] = self.layers[0](
+            x, rotation_at(self.rotation, positions), past, visible
+        )
+        return out
+
+    def whole_sequence(self, features: Tensor, tokens: Tensor) -> Tensor:
+        """Predicted features ``[B, L, D]`` for training, from features and next tokens of the same rows.
+
+        The first P rows are prompt rows; the token of the last prompt row is image token 0.
+        """
+        rows = torch.arange(features.shape[1], device=tokens.device)
+        positions = rows.unsqueeze(0) + 1
+        visible = (rows[None, :] <= rows[:, None])[None, None]
+        x = self.fuse(tokens, features)
+        out: Tensor = self.layers[0].whole_sequence(x, rotation_at(self.rotation, positions), visible)
+        return out

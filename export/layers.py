@@ -1,0 +1,153 @@
+"""Transformer layers that target and drafter share: RMSNorm, 2-D RoPE, attention over a cache, SwiGLU.
+
+Norms, rotations and softmax are computed in float32 whatever the weights' dtype, so that half-precision
+graphs keep their accuracy. Nothing here writes a cache: attention reads past rows and returns new ones.
+"""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F  # noqa: N812
+
+# Large enough to vanish in a softmax, small enough that a fully masked row stays finite.
+MASKED = -1e9
+
+
+class RMSNorm(nn.Module):
+    """Root-mean-square normalisation over the last axis, in float32."""
+
+    def __init__(self, width: int, eps: float) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(width))
+        self.eps = eps
+
+    def forward(self, x: Tensor) -> Tensor:
+        wide = x.float()
+        unit = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + self.eps)
+        return unit.to(x.dtype) * self.weight
+
+
+class Rotation(NamedTuple):
+    """Cosines and sines of the rows at hand, float32 ``[B, T, Dh / 2]``."""
+
+    cos: Tensor
+    sin: Tensor
+
+
+def rotation_table(grid: int, prompt_length: int, head_dim: int, base: float) -> Tensor:
+    """Cosines and sines ``[2, P + grid * grid + 1, Dh / 2]`` of every position.
+
+    The first half of a head's pairs turns with the row, the second with the column, by
+    ``base ** (-2 i / (Dh / 2))``. Prompt positions, and the one entry that stands for all positions past
+    the image, are zero: their queries and keys vanish, as in the published model.
+    """
+    half = head_dim // 2
+    frequencies = base ** (-torch.arange(0, half, 2, dtype=torch.float64)[: half // 2] / half)
+    steps = torch.arange(grid, dtype=torch.float64)
+    turns = torch.outer(steps, frequencies)
+    rows = turns[:, None, :].expand(grid, grid, -1)
+    columns = turns[None, :, :].expand(grid, grid, -1)
+    angles = torch.cat([rows, columns], dim=-1).reshape(grid * grid, half)
+    table = torch.zeros(2, prompt_length + grid * grid + 1, half)
+    table[0, prompt_length:-1] = angles.cos().float()
+    table[1, prompt_length:-1] = angles.sin().float()
+    return table
+
+
+def rotation_at(table: Tensor, positions: Tensor) -> Rotation:
+    """The rotation of ``positions [B, T]``; positions past the image share the table's last entry."""
+    clamped = positions.clamp(0, table.shape[1] - 1)
+    return Rotation(table[0][clamped], table[1][clamped])
+
+
+def rotate(x: Tensor, rotation: Rotation) -> Tensor:
+    """Turn the interleaved pairs (2i, 2i + 1) of ``x [B, H, T, Dh]``."""
+    pairs = x.float().unflatten(-1, (-1, 2))
+    even, odd = pairs[..., 0], pairs[..., 1]
+    cos, sin = rotation.cos.unsqueeze(1), rotation.sin.unsqueeze(1)
+    turned = torch.stack([even * cos - odd * sin, odd * cos + even * sin], dim=-1)
+    return turned.flatten(-2).to(x.dtype)
+
+
+class Block(NamedTuple):
+    """Key and value rows ``[B, H, S, Dh]`` and which of them each query may see ``[B, T, S]`` (or ``[B, 1, S]``)."""
+
+    keys: Tensor
+    values: Tensor
+    visible: Tensor
+
+
+def attend(query: Tensor, blocks: list[Block]) -> Tensor:
+    """Attention of ``query [B, H, T, Dh]`` over several blocks of rows: one softmax, no concatenated cache."""
+    scale = query.shape[-1] ** -0.5
+    scores = [
+        torch.matmul(query, b.keys.transpose(-1, -2)).float() * scale
+        + torch.where(b.visible, 0.0, MASKED).unsqueeze(1)
+        for b in blocks
+    ]
+    weights = torch.softmax(torch.cat(scores, dim=-1), dim=-1).to(query.dtype)
+    parts = torch.split(weights, [s.shape[-1] for s in scores], dim=-1)
+    out = torch.matmul(parts[0], blocks[0].values)
+    for part, block in zip(parts[1:], blocks[1:], strict=True):
+        out = out + torch.matmul(part, block.values)
+    return out
+
+
+class Attention(nn.Module):
+    """Multi-head attention whose new key and value rows are handed back to the caller."""
+
+    def __init__(self, hidden: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.q_proj = nn.Linear(hidden, hidden, bias=False)
+        self.k_proj = nn.Linear(hidden, hidden, bias=False)
+        self.v_proj = nn.Linear(hidden, hidden, bias=False)
+        self.o_proj = nn.Linear(hidden, hidden, bias=False)
+
+    def project(self, x: Tensor, rotation: Rotation) -> tuple[Tensor, Tensor, Tensor]:
+        """Query, key and value ``[B, H, T, Dh]`` of ``x [B, T, D]``."""
+        query, key, value = (
+            proj(x).unflatten(-1, (self.heads, -1)).transpose(1, 2)
+            for proj in (self.q_proj, self.k_proj, self.v_proj)
+        )
+        return rotate(query, rotation), rotate(key, rotation), value
+
+    def merge(self, heads: Tensor) -> Tensor:
+        """Heads ``[B, H, T, Dh]`` to ``[B, T, D]``."""
+        out: Tensor = self.o_proj(heads.transpose(1, 2).flatten(-2))
+        return out
+
+    def forward(
+        self, x: Tensor, rotation: Rotation, past: list[Block], visible: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Attend to ``past`` blocks and, where ``visible [B, T, T]``, to the new rows themselves."""
+        query, key, value = self.project(x, rotation)
+        heads = attend(query, [*past, Block(key, value, visible)])
+        return self.merge(heads), key, value
+
+    def whole_sequence(self, x: Tensor, rotation: Rotation, visible: Tensor) -> Tensor:
+        """The same without a past, by PyTorch's fused kernel; ``visible`` is ``[B or 1, 1, T, T]``."""
+        query, key, value = self.project(x, rotation)
+        return self.merge(F.scaled_dot_product_attention(query, key, value, attn_mask=visible))
+
+
+class SwiGLU(nn.Module):
+    """``down(silu(gate x) * up x)``."""
+
+    def __init__(self, hidden: int, inner: int) -> None:
+        super().__init__()
+        self.gate_proj = nn.Linear(hidden, inner, bias=False)
+        self.up_proj = nn.Linear(hidden, inner, bias=False)
+        self.down_proj = nn.Linear(inner, hidden, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))
+        return out
+
+
+def prompt_visibility(valid: Tensor) -> Tensor:
+    """Which prompt rows see which, ``[B, P, P]`` for ``valid [B, P]``: ``j <= i and (valid[j] or not valid[i])``."""
+    rows = torch.arange(valid.shape[1], device=valid.device)
+    causal = rows[None, :] <= rows[:, None]
+    return causal & (valid[:, None, :] | ~valid[:, :, None])
