@@ -9,8 +9,9 @@ from vvs.errors import SettingsError
 class TreeShape:
     """An EAGLE-2 draft tree: ``k`` wide, ``depth`` expansions, ``total`` drafted nodes.
 
-    ``k`` is both the children per node and the width of the frontier. The tree has ``total + 1`` nodes (the root is extra) and is at most ``depth + 1`` deep below the root.
-    The published setting is k 10, depth 4, total 58.
+    ``k`` is both the children per node and the width of the frontier. The tree has ``total + 1`` nodes
+    (the root is extra) and is at most ``depth + 1`` deep below the root. The published setting is k 10,
+    depth 4, total 58.
     """
 
     k: int

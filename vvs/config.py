@@ -1,0 +1,97 @@
+"""GenerationConfig: every setting of one request, checked when it is made, written and read as text.
+
+What a setting means stands with the thing it sets: sampling, acceptance, skipping, selection.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from vvs.acceptance import ACCEPTANCE_RULES, AcceptanceRule, Exact
+from vvs.checks import check_real
+from vvs.errors import SettingsError
+from vvs.registry import Registry
+from vvs.sampling import Sampling
+from vvs.selection import PATH_SELECTORS, PathSelector, RandomPath
+from vvs.skipping import SKIP_POLICIES, Never, SkipPolicy
+
+DEFAULT_CFG_SCALE = 3.0
+
+_REGISTRIES: Mapping[str, Registry[Any]] = {
+    "acceptance": ACCEPTANCE_RULES,
+    "skipping": SKIP_POLICIES,
+    "selector": PATH_SELECTORS,
+}
+
+
+@dataclass(frozen=True)
+class GenerationConfig:
+    """How one image is generated."""
+
+    sampling: Sampling = field(default_factory=Sampling)
+    cfg_scale: float = DEFAULT_CFG_SCALE
+    """Guidance s in ``u + s (c - u)``; has no effect on an engine without unconditional rows."""
+    tree: str | None = None
+    """Name of the engine's draft tree to use; None drafts nothing, which is plain AR decoding."""
+    acceptance: AcceptanceRule = field(default_factory=Exact)
+    skipping: SkipPolicy = field(default_factory=Never)
+    selector: PathSelector = field(default_factory=RandomPath)
+
+    def __post_init__(self) -> None:
+        check_real("cfg_scale", self.cfg_scale, at_least=0)
+        if self.tree is not None and (not isinstance(self.tree, str) or not self.tree):
+            raise SettingsError(f"tree is {self.tree!r}, but it must be the name of a draft tree or None")
+        if not isinstance(self.sampling, Sampling):
+            raise SettingsError(f"sampling is {self.sampling!r}, but it must be a Sampling")
+        for name, registry in _REGISTRIES.items():
+            registry.describe(getattr(self, name))  # raises for anything that is not registered
+        if self.tree is None and self.skipping != Never():
+            raise SettingsError(
+                f"skipping is {SKIP_POLICIES.describe(self.skipping)} but there is no draft tree to take "
+                "unverified tokens from; name a tree, or use never"
+            )
+        if self.tree is None and self.acceptance != Exact():
+            raise SettingsError(
+                f"acceptance is {ACCEPTANCE_RULES.describe(self.acceptance)} but there is no draft tree "
+                "whose tokens it could accept; name a tree, or use exact"
+            )
+
+    def describe(self) -> dict[str, Any]:
+        """Write all settings as plain JSON values that :meth:`parse` reads back."""
+        return {
+            "temperature": float(self.sampling.temperature),
+            "top_k": int(self.sampling.top_k),
+            "top_p": float(self.sampling.top_p),
+            "cfg_scale": float(self.cfg_scale),
+            "tree": self.tree,
+            "acceptance": ACCEPTANCE_RULES.describe(self.acceptance),
+            "skipping": SKIP_POLICIES.describe(self.skipping),
+            "selector": PATH_SELECTORS.describe(self.selector),
+        }
+
+    @classmethod
+    def parse(cls, settings: Mapping[str, Any]) -> "GenerationConfig":
+        """Read what :meth:`describe` wrote; what is left out keeps its default, unknown names are errors."""
+        return override(cls(), settings)
+
+
+def override(config: GenerationConfig, settings: Mapping[str, Any]) -> GenerationConfig:
+    """Return ``config`` with some settings changed.
+
+    Args:
+        config: where all other settings come from.
+        settings: names and values as :meth:`GenerationConfig.describe` writes them; a rule, a policy or a
+            selector may also be given as an object.
+
+    """
+    sampling = {field.name: getattr(config.sampling, field.name) for field in fields(Sampling)}
+    values = {field.name: getattr(config, field.name) for field in fields(config) if field.name != "sampling"}
+    for name, value in settings.items():
+        if name in sampling:
+            sampling[name] = value
+        elif name in values:
+            read = name in _REGISTRIES and isinstance(value, str)
+            values[name] = _REGISTRIES[name].parse(value) if read else value
+        else:
+            raise SettingsError(f"unknown setting {name!r}; there is {', '.join([*sampling, *values])}")
+    return GenerationConfig(sampling=Sampling(**sampling), **values)

@@ -1,0 +1,252 @@
+"""Decoder: the draft / skip / verify loop over an engine, for a batch of requests.
+
+A step is three beats: propose a tree per request; verify it or skip verification; commit. Requests of one
+batch may decode in different modes: in one step some may skip, some verify, and some be finished. Plain
+AR decoding is the same loop over trees that are a root only.
+
+What is drafted, accepted, skipped and selected is decided by the objects in each request's configuration;
+what runs the models is decided by the engine. Images are not decoded here.
+"""
+
+from collections.abc import Callable, Generator, Sequence
+from contextlib import closing
+from typing import NamedTuple
+
+import numpy as np
+
+from vvs.acceptance import walk
+from vvs.arrays import Float64Array, IntArray
+from vvs.codebook import Codebook
+from vvs.config import GenerationConfig
+from vvs.engine import Conditioning, Engine, Session
+from vvs.errors import SettingsError
+from vvs.request import Request
+from vvs.rows import draft_rows, indices, target_rows
+from vvs.sampling import process, sample
+from vvs.statistics import Span, Statistics, StepTimes, Stopwatch
+from vvs.step import Outcome, StepEvent, StepRecord, Verified
+from vvs.tree import tree_of
+from vvs.uniforms import Uniforms
+
+
+class Generation(NamedTuple):
+    """A finished batch of R requests."""
+
+    tokens: IntArray  # [R, grid * grid]
+    statistics: tuple[Statistics, ...]  # R
+
+
+class Decoder:
+    """Decodes batches on one engine. Holds no state between runs; may be shared between threads."""
+
+    def __init__(self, engine: Engine, codebook: Codebook) -> None:
+        if codebook.vocabulary != engine.geometry.vocabulary:
+            raise SettingsError(
+                f"the codebook has {codebook.vocabulary} entries, but the engine's vocabulary is "
+                f"{engine.geometry.vocabulary}; use the codebook of the engine's own image tokenizer"
+            )
+        self._engine = engine
+        self._codebook = codebook
+
+    def run(
+        self,
+        conditioning: Conditioning,
+        configs: Sequence[GenerationConfig],
+        streams: Sequence[Uniforms],
+    ) -> Generator[StepEvent, None, Generation]:
+        """Decode one image per request, yielding after the prefill and after every step.
+
+        The generator's return value is the finished batch (see :meth:`generate`). Closing it early cancels
+        the run and frees the session. The requests' tokens do not depend on what they are batched with, as
+        far as the engine's arithmetic does not.
+
+        Args:
+            conditioning: inputs of the engine's prompt encoder by name, each ``[R, ...]``.
+            configs: R configurations.
+            streams: R streams of uniform numbers, one for each request alone.
+
+        Raises:
+            SettingsError: at once, if a configuration does not fit the engine or the codebook, or the lengths
+                differ.
+
+        """
+        self._check(conditioning, configs, streams)
+        trees, tokens = self._engine.trees, self._engine.geometry.image_tokens
+        requests = [
+            Request(index, config, stream, tokens, trees[config.tree] if config.tree else None)
+            for index, (config, stream) in enumerate(zip(configs, streams, strict=True))
+        ]
+        return self._run(conditioning, requests)
+
+    def generate(
+        self,
+        conditioning: Conditioning,
+        configs: Sequence[GenerationConfig],
+        streams: Sequence[Uniforms],
+        observe: Callable[[StepEvent], None] = lambda event: None,
+    ) -> Generation:
+        """Decode to the end, as :meth:`run`, passing every event to ``observe``."""
+        with closing(self.run(conditioning, configs, streams)) as events:
+            while True:
+                try:
+                    event = next(events)
+                except StopIteration as end:
+                    finished: Generation = end.value
+                    return finished
+                observe(event)
+
+    def _run(
+        self, conditioning: Conditioning, requests: list[Request]
+    ) -> Generator[StepEvent, None, Generation]:
+        with closing(self._engine.open(len(requests))) as session:
+            batch = _Batch(session, self._codebook, requests)
+            yield batch.prefill(conditioning)
+            while not all(request.complete for request in requests):
+                yield batch.step()
+        return Generation(
+            np.stack([request.image() for request in requests]),
+            tuple(request.statistics for request in requests),
+        )
+
+    def _check(
+        self,
+        conditioning: Conditioning,
+        configs: Sequence[GenerationConfig],
+        streams: Sequence[Uniforms],
+    ) -> None:
+        R = len(configs)
+        if not R or len(streams) != R:
+            raise SettingsError(
+                f"{R} configurations and {len(streams)} streams are given; give one of each per request, "
+                "and at least one request"
+            )
+        if len({id(stream) for stream in streams}) < R:
+            raise SettingsError("two requests share a stream of uniform numbers; give each its own")
+        for name, array in conditioning.items():
+            if array.shape[:1] != (R,):
+                raise SettingsError(f"conditioning {name!r} has shape {array.shape}, but must be [{R}, ...]")
+        for config in configs:
+            if config.tree is not None and config.tree not in self._engine.trees:
+                known = ", ".join(self._engine.trees) or "none"
+                raise SettingsError(f"unknown draft tree {config.tree!r}; this engine drafts {known}")
+            self._codebook.require(config.acceptance.neighbours)
+
+
+class _Batch:
+    """Requests under way on one session."""
+
+    def __init__(self, session: Session, codebook: Codebook, requests: list[Request]) -> None:
+        self._session = session
+        self._codebook = codebook
+        self._requests = requests
+        self._stopwatch = Stopwatch()
+
+    def prefill(self, conditioning: Conditioning) -> StepEvent:
+        """Run the prompts and sample the first roots."""
+        self._stopwatch.resume()
+        requests = self._requests
+        scales = np.array([request.config.cfg_scale for request in requests], np.float32)
+        with self._stopwatch.measure(Span.TARGET):
+            logits, features = self._session.prefill(conditioning, scales)
+        by_request = features.reshape(-1, len(requests), *features.shape[1:])
+        with self._stopwatch.measure(Span.ACCEPT):
+            for i, request in enumerate(requests):
+                distribution = process(logits[i, -1], request.config.sampling)
+                request.begin(_draw(distribution, request), by_request[:, i])
+        times = self._stopwatch.lap(self._session.engine_seconds)
+        for request in requests:
+            request.statistics.count_prefill(times)
+        return self._event([], times)
+
+    def step(self) -> StepEvent:
+        """Propose; verify or skip; commit."""
+        self._stopwatch.resume()
+        active = [request for request in self._requests if not request.complete]
+        self._propose(active)
+        outcomes = self._skip(active)
+        outcomes |= self._verify([request for request in active if request.index not in outcomes])
+        records = [_record(request, outcomes[request.index]) for request in active]
+        self._commit(active, outcomes)
+        times = self._stopwatch.lap(self._session.engine_seconds)
+        for request, record in zip(active, records, strict=True):
+            request.statistics.count_step(record.kind, record.accept, times)
+        return self._event(records, times)
+
+    def _propose(self, active: list[Request]) -> None:
+        """Give every request a tree: one drafting call per tree shape, none for plain AR decoding."""
+        by_tree: dict[str, list[Request]] = {}
+        for request in active:
+            if request.config.tree is None:
+                request.propose_root()
+            else:
+                by_tree.setdefault(request.config.tree, []).append(request)
+        for name, requests in by_tree.items():
+            inputs = draft_rows(requests)
+            with self._stopwatch.measure(Span.DRAFT):
+                drafted = self._session.draft(indices(requests), inputs, name)
+            for i, request in enumerate(requests):
+                request.propose(tree_of(drafted, i))
+
+    def _skip(self, active: list[Request]) -> dict[int, Outcome]:
+        """Take a path unverified for every request whose policy wants to."""
+        choices = ((request.index, request.skip(self._codebook)) for request in active)
+        return {index: skipped for index, skipped in choices if skipped is not None}
+
+    def _verify(self, requests: list[Request]) -> dict[int, Outcome]:
+        """Run the target on chains and trees, walk the trees and sample the next roots."""
+        if not requests:
+            return {}
+        inputs, spans = target_rows(requests)
+        with self._stopwatch.measure(Span.TARGET):
+            logits, features = self._session.verify(indices(requests), inputs)
+        by_request = features.reshape(-1, len(requests), *features.shape[1:])  # [g, n, T, D]
+        outcomes: dict[int, Outcome] = {}
+        with self._stopwatch.measure(Span.ACCEPT):
+            for i, (request, span) in enumerate(zip(requests, spans, strict=True)):
+                of_tree = logits[i, span.chain : span.chain + span.tree]
+                nodes, residual = walk(
+                    request.config.acceptance,
+                    request.tree,
+                    of_tree,
+                    request.config.sampling,
+                    self._codebook,
+                    request.uniforms,
+                )
+                root = _draw(residual, request)
+                kept = span.kept(nodes)
+                outcomes[request.index] = Verified(nodes, root, kept, by_request[:, i, kept])
+        return outcomes
+
+    def _commit(self, active: list[Request], outcomes: dict[int, Outcome]) -> None:
+        """Keep the target's rows of what was verified, and move every request on."""
+        verified = [
+            (request, outcome)
+            for request in active
+            if isinstance(outcome := outcomes[request.index], Verified)
+        ]
+        # The last rows of a finished image are not kept: nothing will look at them.
+        kept = [
+            outcome.rows[:0] if request.completes_with(outcome) else outcome.rows
+            for request, outcome in verified
+        ]
+        if any(rows.size for rows in kept):
+            past_length = np.array([request.progress.target_rows for request, _ in verified], np.int64)
+            with self._stopwatch.measure(Span.COMMIT):
+                self._session.commit(indices([request for request, _ in verified]), kept, past_length)
+        for request in active:
+            request.advance(outcomes[request.index])
+
+    def _event(self, records: list[StepRecord], times: StepTimes) -> StepEvent:
+        known = tuple(min(len(request.known), request.image_tokens) for request in self._requests)
+        return StepEvent(known, tuple(records), times)
+
+
+def _record(request: Request, outcome: Outcome) -> StepRecord:
+    return StepRecord(request.index, request.progress.steps, request.tree, outcome, request.uniforms.used)
+
+
+def _draw(distribution: Float64Array, request: Request) -> int:
+    """Draw the next root. At temperature 0 the distribution is one token, and no number is consumed."""
+    if request.config.sampling.greedy:
+        return int(distribution.argmax())
+    return sample(distribution, request.uniforms.next())

@@ -1,0 +1,129 @@
+"""Request: one image in the making, between two steps of the loop.
+
+Holds what must survive a step: the known tokens, the counts, what the drafter has yet to consume and
+the features it may reuse. Calls no engine.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from vvs.arrays import FeatureArray, IntArray
+from vvs.codebook import Codebook
+from vvs.config import GenerationConfig
+from vvs.feature_cache import FeatureCache
+from vvs.progress import Phase, Progress
+from vvs.skipping import StepView, decide
+from vvs.statistics import Statistics
+from vvs.step import Outcome, Skipped, Verified
+from vvs.tree import DraftTree, root_only
+from vvs.tree_shape import TreeShape
+from vvs.uniforms import Uniforms
+
+
+class Pending(NamedTuple):
+    """What the drafter consumes next: features and, for each, the token one position later."""
+
+    features: FeatureArray  # [g, A, D]
+    tokens: IntArray  # [A], the last one is the root
+
+
+class Request:
+    """State of one request. ``index`` is its row in the session."""
+
+    def __init__(
+        self,
+        index: int,
+        config: GenerationConfig,
+        uniforms: Uniforms,
+        image_tokens: int,
+        shape: TreeShape | None,
+    ) -> None:
+        self.index = index
+        self.config = config
+        self.uniforms = uniforms
+        self.statistics = Statistics(image_tokens)
+        self.known: list[int] = []
+        """Image tokens in order; the last one is the root."""
+        self.progress: Progress
+        self.tree: DraftTree
+        self.pending: Pending
+        self.image_tokens = image_tokens
+        self._features = FeatureCache(shape.longest_path - 1) if shape else None
+
+    @property
+    def complete(self) -> bool:
+        """Whether all tokens of the image are known."""
+        return self.progress.phase is Phase.COMPLETE
+
+    @property
+    def chain(self) -> IntArray:
+        """Emitted tokens that the target has not seen, oldest first, ``[chain]``."""
+        root = len(self.known) - 1
+        return np.array(self.known[root - self.progress.chain : root], np.int64)
+
+    def begin(self, root: int, features: FeatureArray) -> None:
+        """Take the first root and the prompt's features ``[g, P, D]``.
+
+        The drafter consumes them paired with P - 1 zeros and the root.
+        """
+        prompt = features.shape[1]
+        self.progress = Progress.after_prefill(prompt)
+        self._know(np.append(np.zeros(prompt - 1, np.int64), root), 1, features)
+
+    def propose_root(self) -> None:
+        """Make the tree of plain AR decoding."""
+        self.tree = root_only(self.known[-1])
+
+    def propose(self, tree: DraftTree) -> None:
+        """Take a drafted tree; the drafter has consumed what was pending."""
+        self.tree = tree
+        self.progress = self.progress.drafted()
+
+    def skip(self, codebook: Codebook) -> Skipped | None:
+        """Decide whether this step is skipped and, if so, choose the path; None means verify."""
+        view = StepView(
+            step=self.progress.steps,
+            emitted=self.progress.emitted,
+            last_skipped=self.progress.phase is Phase.SKIPPED,
+            tree=self.tree,
+            codebook=codebook,
+        )
+        if not decide(self.config.skipping, view):
+            return None
+        path, length = self.config.selector.choose(self.tree, self.uniforms)
+        return Skipped(self.tree.paths[path, : length + 1], path) if length else None
+
+    def advance(self, outcome: Outcome) -> None:
+        """Emit what the step came to and set out what the drafter consumes next."""
+        taken = self.tree.tokens[outcome.nodes[1:]]
+        if isinstance(outcome, Verified):
+            self.progress = self.progress.verified(accepted=taken.size)
+            new = np.append(taken, outcome.root)
+            features = outcome.features[:, -new.size :]
+            if self._features:
+                self._features.push(outcome.features)
+        else:
+            self.progress = self.progress.skipped(taken.size)
+            new = taken
+            features = self._stale(new.size)
+        self._know(new, new.size, features)
+
+    def completes_with(self, outcome: Outcome) -> bool:
+        """Whether all image tokens will be known after ``outcome``."""
+        return len(self.known) + outcome.nodes.size - isinstance(outcome, Skipped) >= self.image_tokens
+
+    def image(self) -> IntArray:
+        """Return the image's tokens ``[grid * grid]``; surplus ones of the last step are dropped."""
+        return np.array(self.known[: self.image_tokens], np.int64)
+
+    def _know(self, tokens: IntArray, new: int, features: FeatureArray) -> None:
+        self.known += tokens[-new:].tolist()
+        self.pending = Pending(features, tokens)
+        if len(self.known) >= self.image_tokens:
+            self.progress = self.progress.completed()
+
+    def _stale(self, length: int) -> FeatureArray:
+        if self._features is None:
+            raise RuntimeError("a step was skipped without a draft tree")
+        return self._features.stale(length)

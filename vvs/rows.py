@@ -1,0 +1,88 @@
+"""Rows: the inputs of drafting and target calls, assembled from the requests that take part.
+
+Requests of different lengths are padded to the longest; a padded target row sees itself only.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from vvs.arrays import FeatureArray, Float32Array, IntArray
+from vvs.engine import DraftRows, TargetRows
+from vvs.request import Request
+
+
+class TargetSpan(NamedTuple):
+    """Where one request's rows lie among the T rows of a target call."""
+
+    chain: int
+    tree: int
+
+    def kept(self, nodes: IntArray) -> IntArray:
+        """Rows of the chain and of the tree nodes ``nodes``, in order."""
+        return np.concatenate([np.arange(self.chain), self.chain + nodes])
+
+
+def indices(requests: Sequence[Request]) -> IntArray:
+    """Session rows of ``requests``, ``[n]``."""
+    return np.array([request.index for request in requests], np.int64)
+
+
+def target_rows(requests: Sequence[Request]) -> tuple[TargetRows, list[TargetSpan]]:
+    """Assemble a target call over each request's chain, then its tree.
+
+    Chain rows are causal. Tree rows see the past, the whole chain and their ancestors.
+    """
+    spans = [TargetSpan(request.progress.chain, request.tree.nodes) for request in requests]
+    n, T = len(requests), max(span.chain + span.tree for span in spans)
+    tokens = np.zeros((n, T), np.int64)
+    positions = np.empty((n, T), np.int64)
+    ancestors = np.zeros((n, T, T), np.bool_)
+    ancestors[:, np.arange(T), np.arange(T)] = True
+    for i, (request, (chain, tree)) in enumerate(zip(requests, spans, strict=True)):
+        root, end = request.progress.root_position, chain + tree
+        tokens[i, :chain] = request.chain
+        tokens[i, chain:end] = request.tree.tokens
+        positions[i, :chain] = np.arange(root - chain, root)
+        positions[i, chain:end] = root + request.tree.depth
+        positions[i, end:] = root
+        ancestors[i, :end, :chain] = np.tri(end, chain, dtype=np.bool_)
+        ancestors[i, chain:end, chain:end] = request.tree.ancestors
+    return TargetRows(
+        tokens=tokens,
+        positions=positions,
+        ancestors=ancestors,
+        past_length=np.array([request.progress.target_rows for request in requests], np.int64),
+        cfg_scale=_cfg_scale(requests),
+    ), spans
+
+
+def draft_rows(requests: Sequence[Request]) -> DraftRows:
+    """Assemble a drafting call over what each request's drafter has yet to consume."""
+    count = np.array([request.pending.tokens.size for request in requests], np.int64)
+    past_length = np.array([request.progress.drafter_rows for request in requests], np.int64)
+    n, A = len(requests), int(count.max())
+    g, _, D = requests[0].pending.features.shape
+    features: FeatureArray = np.zeros((g, n, A, D), requests[0].pending.features.dtype)
+    tokens = np.zeros((n, A), np.int64)
+    for i, request in enumerate(requests):
+        features[:, i, : count[i]] = request.pending.features
+        tokens[i, : count[i]] = request.pending.tokens
+    # Drafter row i embeds the token at position i + 1. Padded rows repeat the root's position.
+    positions = past_length[:, None] + 1 + np.minimum(np.arange(A), count[:, None] - 1)
+    samplings = [request.config.sampling for request in requests]
+    return DraftRows(
+        features=features.reshape(g * n, A, D),
+        tokens=tokens,
+        positions=positions,
+        count=count,
+        past_length=past_length,
+        cfg_scale=_cfg_scale(requests),
+        temperature=np.array([sampling.temperature for sampling in samplings], np.float32),
+        top_p=np.array([sampling.top_p for sampling in samplings], np.float32),
+    )
+
+
+def _cfg_scale(requests: Sequence[Request]) -> Float32Array:
+    return np.array([request.config.cfg_scale for request in requests], np.float32)

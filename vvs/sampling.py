@@ -1,0 +1,138 @@
+"""Sampling: from the target's logits to a distribution, and from a distribution to a token.
+
+Pure functions; random numbers are passed in (:mod:`vvs.uniforms`). Everything is computed in float64,
+so that the decision does not depend on the order in which a backend sums.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from vvs.arrays import Float32Array, Float64Array, IntArray
+from vvs.checks import check_integer, check_real
+from vvs.errors import BackendError
+
+NUCLEUS_FIRST_GUESS = 1024
+"""Tokens ranked first when looking for a nucleus; a wider one is found by ranking four times as many."""
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How tokens are drawn from the target's logits."""
+
+    temperature: float = 1.0
+    """0 is greedy: the likeliest token, and the other two settings have no effect."""
+    top_k: int = 0
+    """Keep the k likeliest tokens; 0 keeps all."""
+    top_p: float = 1.0
+    """Keep the smallest set of likeliest tokens that holds this much probability; 1 keeps all."""
+
+    def __post_init__(self) -> None:
+        check_real("temperature", self.temperature, at_least=0)
+        check_integer("top_k", self.top_k, at_least=0)
+        check_real("top_p", self.top_p, above=0, at_most=1)
+
+    @property
+    def greedy(self) -> bool:
+        """Whether the likeliest token is taken, so that no random number is needed."""
+        return self.temperature == 0
+
+
+def process(logits: Float32Array, sampling: Sampling) -> Float64Array:
+    """Turn logits ``[V]`` into probabilities ``[V]``: temperature, top-p, top-k, softmax, in this order.
+
+    Tokens that tie with the k-th likeliest are all kept; on the edge of the nucleus the lower index wins.
+    At temperature 0 all probability is on the likeliest token.
+
+    Raises:
+        BackendError: the largest logit is not finite, so an engine computed nonsense.
+
+    """
+    probabilities = np.zeros(logits.shape[0])
+    if sampling.greedy:
+        probabilities[likeliest(logits)] = 1.0
+        return probabilities
+    kept = _kept(logits, sampling)
+    weights = (
+        _weights(logits, sampling.temperature)
+        if kept is None
+        else _weights(logits[kept], sampling.temperature)
+    )
+    weights /= weights.sum()
+    if kept is None:
+        return weights
+    probabilities[kept] = weights
+    return probabilities
+
+
+def likeliest(logits: Float32Array) -> int:
+    """Index of the largest logit; the lowest one among equals. Raises BackendError if it is not finite."""
+    token = int(logits.argmax())
+    if not np.isfinite(logits[token]):
+        raise BackendError(
+            f"the target returned logits whose maximum is {logits[token]}, not a finite number"
+        )
+    return token
+
+
+def sample(probabilities: Float64Array, uniform: float) -> int:
+    """Draw a token by inverse CDF in index order: the first whose cumulative sum exceeds ``uniform * sum``.
+
+    Args:
+        probabilities: ``[V]``, not necessarily normalised, not all zero.
+        uniform: in [0, 1).
+
+    """
+    cumulative = np.cumsum(probabilities, dtype=np.float64)
+    token = int(np.searchsorted(cumulative, uniform * cumulative[-1], side="right"))
+    if token == probabilities.shape[0]:  # uniform * sum rounded up to the sum itself
+        token = int(np.flatnonzero(probabilities)[-1])
+    return token
+
+
+def _weights(logits: Float32Array, temperature: float) -> Float64Array:
+    scores = logits.astype(np.float64)
+    scores -= logits[likeliest(logits)]
+    scores /= temperature
+    weights: Float64Array = np.exp(scores, out=scores)
+    return weights
+
+
+def _kept(logits: Float32Array, sampling: Sampling) -> IntArray | None:
+    """Tokens that survive top-p and top-k, in index order; None when all do.
+
+    Both filters keep a prefix of the tokens in falling order of logit, so the order in which they are
+    applied does not matter as long as the nucleus is measured on the unfiltered distribution, as the
+    published order does, and only the k likeliest need to be ranked for it.
+    """
+    V = logits.shape[0]
+    among = _at_least_kth(logits, sampling.top_k) if 0 < sampling.top_k < V else None
+    if sampling.top_p == 1:
+        return among
+    weights = _weights(logits, sampling.temperature)
+    bound = sampling.top_p * weights.sum()
+    if among is not None:
+        return _nucleus(among, weights, logits, bound)[0]
+    guess = NUCLEUS_FIRST_GUESS
+    while guess < V:
+        kept, complete = _nucleus(_at_least_kth(logits, guess), weights, logits, bound)
+        if complete:
+            return kept
+        guess *= 4
+    return _nucleus(np.arange(V), weights, logits, bound)[0]
+
+
+def _at_least_kth(logits: Float32Array, k: int) -> IntArray:
+    place = logits.shape[0] - k
+    return np.flatnonzero(logits >= np.partition(logits, place)[place])
+
+
+def _nucleus(
+    among: IntArray, weights: Float64Array, logits: Float32Array, bound: float
+) -> tuple[IntArray, bool]:
+    """Tokens of ``among`` whose likelier ones weigh less than ``bound``, and whether all reach it."""
+    ranked = among[np.argsort(-logits[among], kind="stable")]
+    reached = np.cumsum(weights[ranked])
+    # The likeliest token is always kept: nothing is likelier, and 0 < bound.
+    keep = np.concatenate(([True], reached[:-1] < bound))
+    return np.sort(ranked[keep]), bool(reached[-1] >= bound)

@@ -1,0 +1,164 @@
+"""Statistics: what one request cost, counted and timed.
+
+Accepted length has one definition here: the drafted tokens that a step adds to the known ones, the root
+not counted. For a verified step that is the number of accepted nodes, for a skipped one it is m. The last
+step counts whole, also where its surplus tokens fall off the end of the image.
+
+Seconds are wall-clock seconds of the whole batch while this request was unfinished: requests of one batch
+wait for the same calls, so their seconds are not to be added up.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from enum import Enum
+from time import perf_counter
+from typing import Any
+
+
+class StepKind(Enum):
+    """Whether a step ran the target."""
+
+    VERIFY = "verify"
+    SKIP = "skip"
+
+
+class Span(Enum):
+    """Where the time goes."""
+
+    DRAFT = "draft"
+    """Drafting calls of the session."""
+    TARGET = "target"
+    """Target calls of the session: prefill and verify."""
+    ACCEPT = "accept"
+    """Judging drafted tokens and sampling roots, on the host."""
+    COMMIT = "commit"
+    """Commit calls of the session."""
+    DECODE = "decode"
+    """Turning tokens into an image; added by whoever does that."""
+    HOST = "host"
+    """Everything else in the loop: assembling inputs, policies, bookkeeping."""
+
+
+@dataclass(frozen=True)
+class StepTimes:
+    """Seconds of one step of a batch, or of its prefill."""
+
+    spans: Mapping[Span, float]
+    """Every span; DECODE is 0 here."""
+    total: float
+    engines: float
+    """Seconds inside graph executions, of ``total``."""
+
+    @property
+    def outside_engines(self) -> float:
+        """Seconds of the step in which no graph was running."""
+        return max(0.0, self.total - self.engines)
+
+
+class Stopwatch:
+    """Times the spans of one step after another. What is in no other span is HOST."""
+
+    def __init__(self) -> None:
+        self._spans = dict.fromkeys(Span, 0.0)
+        self._started = perf_counter()
+        self._engines = 0.0
+
+    @contextmanager
+    def measure(self, span: Span) -> Iterator[None]:
+        """Add the time inside the ``with`` block to ``span``."""
+        start = perf_counter()
+        try:
+            yield
+        finally:
+            self._spans[span] += perf_counter() - start
+
+    def resume(self) -> None:
+        """Start the step's clock again, leaving out the time since the last lap (the caller had control)."""
+        self._started = perf_counter()
+
+    def lap(self, engine_seconds: float) -> StepTimes:
+        """End a step and return its times; ``engine_seconds`` is the session's running total."""
+        now = perf_counter()
+        total = now - self._started
+        spans = self._spans
+        spans[Span.HOST] = max(0.0, total - sum(spans.values()))
+        times = StepTimes(spans, total, engine_seconds - self._engines)
+        self._spans = dict.fromkeys(Span, 0.0)
+        self._started = now
+        self._engines = engine_seconds
+        return times
+
+
+@dataclass
+class Statistics:
+    """Counters of one request, filled step by step by the loop."""
+
+    image_tokens: int
+    forward_passes: int = 0
+    """Target runs: prefill and verified steps."""
+    accepted: dict[StepKind, Counter[int]] = field(
+        default_factory=lambda: {kind: Counter() for kind in StepKind}
+    )
+    """How often each accepted length occurred, verified and skipped steps apart."""
+    seconds: dict[Span, float] = field(default_factory=lambda: dict.fromkeys(Span, 0.0))
+    outside_engines: dict[StepKind, float] = field(default_factory=lambda: dict.fromkeys(StepKind, 0.0))
+    """Seconds of the steps of each kind in which no graph was running."""
+
+    def count_prefill(self, times: StepTimes) -> None:
+        """Count the prefill."""
+        self.forward_passes += 1
+        self._add(times)
+
+    def count_step(self, kind: StepKind, accepted: int, times: StepTimes) -> None:
+        """Count a step of this request."""
+        self.forward_passes += kind is StepKind.VERIFY
+        self.accepted[kind][accepted] += 1
+        self.outside_engines[kind] += times.outside_engines
+        self._add(times)
+
+    def _add(self, times: StepTimes) -> None:
+        for span, seconds in times.spans.items():
+            self.seconds[span] += seconds
+
+    def steps_of(self, kind: StepKind) -> int:
+        """Count the steps of one kind."""
+        return self.accepted[kind].total()
+
+    @property
+    def steps(self) -> int:
+        """Verified and skipped steps; the prefill is none."""
+        return sum(map(self.steps_of, StepKind))
+
+    @property
+    def skips(self) -> int:
+        """Steps that did not run the target."""
+        return self.steps_of(StepKind.SKIP)
+
+    @property
+    def step_compression(self) -> float:
+        """Image tokens per forward pass; plain AR decoding has exactly 1. 0 before the prefill."""
+        return self.image_tokens / self.forward_passes if self.forward_passes else 0.0
+
+    def mean_accepted(self, kind: StepKind) -> float:
+        """Mean accepted length of the steps of one kind; 0 if there were none."""
+        lengths = self.accepted[kind]
+        return sum(length * n for length, n in lengths.items()) / lengths.total() if lengths else 0.0
+
+    def to_dict(self) -> dict[str, Any]:
+        """Write everything as plain JSON values."""
+        return {
+            "image_tokens": self.image_tokens,
+            "forward_passes": self.forward_passes,
+            "steps": self.steps,
+            "skips": self.skips,
+            "step_compression": self.step_compression,
+            "mean_accepted": {kind.value: self.mean_accepted(kind) for kind in StepKind},
+            "accepted_lengths": {
+                kind.value: {str(length): lengths[length] for length in sorted(lengths)}
+                for kind, lengths in self.accepted.items()
+            },
+            "seconds": {span.value: seconds for span, seconds in self.seconds.items()},
+            "outside_engines": {kind.value: seconds for kind, seconds in self.outside_engines.items()},
+        }

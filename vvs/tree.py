@@ -1,0 +1,100 @@
+"""DraftTree: one request's tree of drafted tokens, and the paths through it.
+
+Knows nothing of how a tree is grown (the drafter's graph does that) or judged (:mod:`vvs.acceptance`).
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from vvs.arrays import BoolArray, Float32Array, IntArray
+from vvs.engine import DraftResult
+from vvs.errors import BackendError
+
+NO_NODE = -1
+
+
+@dataclass(frozen=True, eq=False)
+class DraftTree:
+    """A root and its drafted nodes. Node 0 is the root and every parent comes before its children.
+
+    Raises:
+        BackendError: the arrays do not have one length, or a node comes before its parent.
+
+    """
+
+    tokens: IntArray  # [N]
+    parents: IntArray  # [N], parents[0] = -1
+    depth: IntArray  # [N], depth[0] = 0
+    ancestors: BoolArray  # [N, N], self included
+    scores: Float32Array  # [N] cumulative log-probability under the drafter, 0 at the root
+
+    def __post_init__(self) -> None:
+        N = self.tokens.shape[0]
+        shapes = [array.shape for array in (self.tokens, self.parents, self.depth, self.scores)]
+        if N < 1 or any(shape != (N,) for shape in shapes) or self.ancestors.shape != (N, N):
+            raise BackendError(
+                f"a draft tree of {N} nodes has arrays {shapes} and ancestors {self.ancestors.shape}, "
+                f"but needs [{N}] and [{N}, {N}]"
+            )
+        parents = self.parents
+        if parents[0] != NO_NODE or (parents[1:] < 0).any() or (parents[1:] >= np.arange(1, N)).any():
+            raise BackendError(
+                "a draft tree must start with its root and list every parent before its children"
+            )
+
+    @property
+    def nodes(self) -> int:
+        """N, nodes with the root."""
+        return int(self.tokens.shape[0])
+
+    @cached_property
+    def paths(self) -> IntArray:
+        """All paths from the root to a leaf, ``[paths, longest]`` node indices, -1 where a path has ended.
+
+        Ordered by comparing node indices from the root on, "no node" sorting last.
+        """
+        leaf = np.ones(self.nodes, np.bool_)
+        leaf[self.parents[1:]] = False
+        leaves = np.flatnonzero(leaf)
+        path, node = np.nonzero(self.ancestors[leaves])
+        paths = np.full((leaves.size, int(self.depth[leaves].max()) + 1), NO_NODE, np.int64)
+        paths[path, self.depth[node]] = node
+        order = np.lexsort(np.where(paths == NO_NODE, self.nodes, paths).T[::-1])
+        ordered: IntArray = paths[order]
+        return ordered
+
+    @cached_property
+    def children(self) -> tuple[tuple[int, ...], ...]:
+        """Children of every node by rising index, which is the order in which the paths meet them."""
+        children: list[list[int]] = [[] for _ in range(self.nodes)]
+        for node, parent in enumerate(self.parents.tolist()[1:], start=1):
+            children[parent].append(node)
+        return tuple(map(tuple, children))
+
+    def first_path_through(self, nodes: IntArray) -> int:
+        """Index of the first path that starts with ``nodes`` (from the root on)."""
+        return int((self.paths[:, : nodes.size] == nodes).all(axis=1).argmax())
+
+
+def root_only(root: int) -> DraftTree:
+    """Return the tree of plain AR decoding: the root and nothing drafted."""
+    return DraftTree(
+        tokens=np.array([root], np.int64),
+        parents=np.array([NO_NODE], np.int64),
+        depth=np.zeros(1, np.int64),
+        ancestors=np.ones((1, 1), np.bool_),
+        scores=np.zeros(1, np.float32),
+    )
+
+
+def tree_of(result: DraftResult, request: int) -> DraftTree:
+    """Pick one request's tree out of a drafting call."""
+    return DraftTree(
+        tokens=result.tokens[request],
+        parents=result.parents[request],
+        depth=result.depth[request],
+        ancestors=result.ancestors[request],
+        scores=result.scores[request],
+    )
