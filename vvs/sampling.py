@@ -48,16 +48,13 @@ def process(logits: Float32Array, sampling: Sampling) -> Float64Array:
         BackendError: the largest logit is not finite, so an engine computed nonsense.
 
     """
+    top = likeliest(logits)
     probabilities = np.zeros(logits.shape[0])
     if sampling.greedy:
-        probabilities[likeliest(logits)] = 1.0
+        probabilities[top] = 1.0
         return probabilities
-    kept = _kept(logits, sampling)
-    weights = (
-        _weights(logits, sampling.temperature)
-        if kept is None
-        else _weights(logits[kept], sampling.temperature)
-    )
+    kept = _kept(logits, sampling, logits[top])
+    weights = _weights(logits if kept is None else logits[kept], sampling, logits[top])
     weights /= weights.sum()
     if kept is None:
         return weights
@@ -90,15 +87,16 @@ def sample(probabilities: Float64Array, uniform: float) -> int:
     return token
 
 
-def _weights(logits: Float32Array, temperature: float) -> Float64Array:
+def _weights(logits: Float32Array, sampling: Sampling, peak: np.float32) -> Float64Array:
+    """Unnormalised probabilities, 1 at the largest logit, ``peak``."""
     scores = logits.astype(np.float64)
-    scores -= logits[likeliest(logits)]
-    scores /= temperature
+    scores -= peak
+    scores /= sampling.temperature
     weights: Float64Array = np.exp(scores, out=scores)
     return weights
 
 
-def _kept(logits: Float32Array, sampling: Sampling) -> IntArray | None:
+def _kept(logits: Float32Array, sampling: Sampling, peak: np.float32) -> IntArray | None:
     """Tokens that survive top-p and top-k, in index order; None when all do.
 
     Both filters keep a prefix of the tokens in falling order of logit, so the order in which they are
@@ -109,7 +107,7 @@ def _kept(logits: Float32Array, sampling: Sampling) -> IntArray | None:
     among = _at_least_kth(logits, sampling.top_k) if 0 < sampling.top_k < V else None
     if sampling.top_p == 1:
         return among
-    weights = _weights(logits, sampling.temperature)
+    weights = _weights(logits, sampling, peak)
     bound = sampling.top_p * weights.sum()
     if among is not None:
         return _nucleus(among, weights, logits, bound)[0]
