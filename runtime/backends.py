@@ -1,0 +1,106 @@
+"""Backends: what can run a bundle's graphs, by name.
+
+Modules are imported when an engine is opened, never before, so that a machine needs only what it uses.
+A new backend is one :class:`Backend` in :data:`BACKENDS`; packages outside the runtime :func:`register`
+theirs.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any, Protocol, cast
+
+from vvs.engine import Engine
+from vvs.errors import BackendError
+from vvs.runtime.bundle import Bundle
+
+DEFAULT_BACKEND = "onnxruntime"
+
+
+class EngineFactory(Protocol):
+    """Opens an engine on a checked bundle; a class of engines is one."""
+
+    def __call__(self, bundle: Bundle, **options: Any) -> Engine:
+        """Open the engine; ``options`` are the backend's own."""
+        ...
+
+
+@dataclass(frozen=True)
+class Backend:
+    """How to get at one kind of engine."""
+
+    name: str
+    summary: str
+    factory: str
+    """``module:attribute`` of its :class:`EngineFactory`."""
+    requires: tuple[str, ...]
+    """Packages it imports that the runtime alone does not bring."""
+    install: str
+    """What to run when one of them is missing."""
+
+    @property
+    def missing(self) -> tuple[str, ...]:
+        """Required packages that are not installed."""
+        return tuple(package for package in self.requires if not _installed(package))
+
+    def load(self) -> EngineFactory:
+        """Import the factory; raises BackendError if a package is missing or broken."""
+        if self.missing:
+            raise BackendError(
+                f"the backend {self.name!r} needs {', '.join(self.missing)}, which are not installed; "
+                f"install it with `{self.install}`, or use one of: {_names(usable=True)}"
+            )
+        module, _, attribute = self.factory.partition(":")
+        try:
+            return cast("EngineFactory", getattr(import_module(module), attribute))
+        except (ImportError, OSError) as error:
+            raise BackendError(
+                f"the backend {self.name!r} cannot be loaded ({error}); reinstall it with `{self.install}`"
+            ) from error
+
+
+BACKENDS: dict[str, Backend] = {
+    "onnxruntime": Backend(
+        name="onnxruntime",
+        summary="ONNX Runtime on the CPU",
+        factory="vvs.runtime.onnxruntime_engine:OnnxRuntimeEngine",
+        requires=("onnxruntime",),
+        install="pip install onnxruntime",
+    ),
+}
+"""Backends by name, the default one first."""
+
+
+def register(backend: Backend) -> None:
+    """Make a backend known by its name; an existing one of that name is replaced."""
+    BACKENDS[backend.name] = backend
+
+
+def open_engine(bundle: Bundle, backend: str = DEFAULT_BACKEND, options: Mapping[str, Any] = {}) -> Engine:
+    """Open an engine on ``bundle``.
+
+    Args:
+        bundle: what to run.
+        backend: one of :data:`BACKENDS`.
+        options: the backend's own, such as ``threads`` of ``onnxruntime``.
+
+    Raises:
+        BackendError: unknown, not installed, or it cannot run this bundle on this machine.
+
+    """
+    if backend not in BACKENDS:
+        raise BackendError(f"unknown backend {backend!r}; there is {_names(usable=False)}")
+    return BACKENDS[backend].load()(bundle, **options)
+
+
+def _names(*, usable: bool) -> str:
+    names = [name for name, backend in BACKENDS.items() if not (usable and backend.missing)]
+    return ", ".join(names) or "none (no backend is installed)"
+
+
+def _installed(package: str) -> bool:
+    try:
+        return find_spec(package) is not None
+    except (ImportError, ValueError):
+        return False

@@ -1,0 +1,93 @@
+"""OnnxRuntimeEngine: a bundle's graphs on ONNX Runtime's CPU provider, behind the Engine protocol.
+
+Graphs are opened when first needed and kept; sessions hold the state of a run
+(:mod:`vvs.runtime.onnxruntime_session`).
+"""
+
+from collections.abc import Mapping
+from threading import Lock
+
+import numpy as np
+import onnxruntime as ort
+
+from vvs.arrays import Float32Array, IntArray
+from vvs.checks import check_integer
+from vvs.errors import BackendError, SettingsError
+from vvs.geometry import Geometry
+from vvs.manifest import DECODE_IMAGE, TARGET
+from vvs.runtime.bundle import Bundle
+from vvs.runtime.cpus import usable_cpus
+from vvs.runtime.onnxruntime_graph import Graph
+from vvs.runtime.onnxruntime_session import OnnxRuntimeSession
+from vvs.tree_shape import TreeShape
+
+ONLY_ERRORS = 3
+
+
+class OnnxRuntimeEngine:
+    """Answers :class:`vvs.engine.Engine`. Safe to share between threads.
+
+    Args:
+        bundle: what to run; float32 or float16.
+        threads: threads of one graph execution; None uses every CPU this process may run on.
+
+    """
+
+    def __init__(self, bundle: Bundle, *, threads: int | None = None) -> None:
+        manifest = bundle.manifest
+        if manifest.precision == "bf16":
+            raise BackendError(
+                f"{bundle.path} is exported in bf16, which ONNX Runtime cannot run on a CPU; "
+                "export it with --precision fp32"
+            )
+        if threads is not None:
+            check_integer("threads", threads, at_least=1)
+        self._bundle = bundle
+        self._options = _options(threads or usable_cpus())
+        self._graphs: dict[str, Graph] = {}
+        self._opening = Lock()
+        self._embeddings = np.ascontiguousarray(bundle.token_embeddings)
+        self._graph(TARGET)  # the one that every run needs, so that what does not fit shows at once
+
+    @property
+    def geometry(self) -> Geometry:
+        """Sizes of the models."""
+        return self._bundle.manifest.geometry
+
+    @property
+    def trees(self) -> Mapping[str, TreeShape]:
+        """Draft trees of the bundle, by name."""
+        return self._bundle.manifest.trees
+
+    def open(self, requests: int) -> OnnxRuntimeSession:
+        """Allocate caches for ``requests`` requests."""
+        most = self._bundle.manifest.max_requests
+        if not 1 <= requests <= most:
+            raise SettingsError(
+                f"a batch of {requests} requests was asked for, but this bundle takes 1..{most}"
+            )
+        return OnnxRuntimeSession(self.geometry, self.trees, requests, self._graph, self._embeddings)
+
+    def decode_image(self, tokens: IntArray) -> Float32Array:
+        """Turn complete token grids ``[R, grid * grid]`` into images ``[R, 3, H, W]`` in [-1, 1]."""
+        expected = self.geometry.image_tokens
+        if tokens.ndim != 2 or tokens.shape[1] != expected:
+            raise SettingsError(f"token grids have shape {tokens.shape}, but must be [R, {expected}]")
+        image: Float32Array = self._graph(DECODE_IMAGE).run({"tokens": tokens})["image"]
+        return image.astype(np.float32, copy=False)
+
+    def _graph(self, name: str) -> Graph:
+        with self._opening:
+            if name not in self._graphs:
+                spec = self._bundle.manifest.graphs[name]
+                self._graphs[name] = Graph(name, self._bundle.file(spec.file), spec, self._options)
+            return self._graphs[name]
+
+
+def _options(threads: int) -> ort.SessionOptions:
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = threads
+    options.log_severity_level = ONLY_ERRORS
+    # Target and drafter take turns: threads of the one must not keep spinning while the other runs.
+    options.add_session_config_entry("session.force_spinning_stop", "1")
+    return options

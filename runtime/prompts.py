@@ -1,0 +1,126 @@
+"""Prompts: what a user asks for, turned into the inputs of a bundle's prompt encoder.
+
+A model is prompted with words (its tokenizer is in the bundle), with the number of a class, or with the
+hidden states of a text encoder that the caller has run.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vvs.arrays import BoolArray, Float32Array, IntArray
+from vvs.engine import Conditioning
+from vvs.errors import PromptError
+from vvs.runtime.bundle import Bundle
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+UNKNOWN = "[UNK]"
+WORDS_LISTED = 80
+"""Of a longer vocabulary a message lists only the beginning, and words near the one that was given."""
+
+Prompt = str | int | NDArray[Any]
+"""Words; a class, as a number or as text; or caption states ``[n, C]``."""
+
+
+def encode(bundle: Bundle, prompts: Sequence[Prompt]) -> Conditioning:
+    """Turn R prompts into the prompt encoder's inputs, each ``[R, ...]``.
+
+    Raises:
+        PromptError: a prompt of the wrong kind, too long, or with a word or class the model does not know.
+
+    """
+    return _ENCODERS[bundle.manifest.conditioning.kind](bundle, prompts)
+
+
+def label(prompt: Prompt) -> str:
+    """Short text that stands for a prompt in file names, metadata and on contact sheets."""
+    return str(prompt) if isinstance(prompt, str | int) else f"caption states {list(prompt.shape)}"
+
+
+def known_words(tokenizer: "Tokenizer") -> list[str]:
+    """Every word of a tokenizer, its special tokens left out, in alphabetical order."""
+    return sorted(word for word in tokenizer.get_vocab() if not word.startswith("["))
+
+
+def _encode_words(bundle: Bundle, prompts: Sequence[Prompt]) -> Mapping[str, NDArray[Any]]:
+    P = bundle.manifest.geometry.prompt_length
+    token_ids: IntArray = np.zeros((len(prompts), P), np.int64)
+    mask: BoolArray = np.zeros((len(prompts), P), np.bool_)
+    for i, prompt in enumerate(prompts):
+        if not isinstance(prompt, str) or not prompt.strip():
+            raise PromptError(f"a prompt is {prompt!r}, but this model is prompted with words")
+        ids = _word_ids(bundle.tokenizer, prompt)
+        if len(ids) > P:
+            raise PromptError(f"the prompt {prompt!r} has {len(ids)} words, but this model takes at most {P}")
+        token_ids[i, : len(ids)] = ids
+        mask[i, : len(ids)] = True
+    return {"token_ids": token_ids, "mask": mask}
+
+
+def _word_ids(tokenizer: "Tokenizer", prompt: str) -> list[int]:
+    encoding = tokenizer.encode(prompt, add_special_tokens=False)
+    unknown = tokenizer.token_to_id(UNKNOWN)
+    for token, (start, end) in zip(encoding.ids, encoding.offsets, strict=True):
+        if token == unknown:
+            raise PromptError(_unknown_word(prompt[start:end], prompt, known_words(tokenizer)))
+    # A tokenizer may pad by itself.
+    return [token for token, real in zip(encoding.ids, encoding.attention_mask, strict=True) if real]
+
+
+def _unknown_word(word: str, prompt: str, known: list[str]) -> str:
+    near = get_close_matches(word.lower(), known, n=3, cutoff=0.6)
+    hint = f" (near: {', '.join(near)})" if near else ""
+    listed = ", ".join(known[:WORDS_LISTED]) + (", ..." if len(known) > WORDS_LISTED else "")
+    return (
+        f"this model does not know the word {word!r} of the prompt {prompt!r}{hint}; "
+        f"its {len(known)} words are {listed}"
+    )
+
+
+def _encode_classes(bundle: Bundle, prompts: Sequence[Prompt]) -> Mapping[str, NDArray[Any]]:
+    classes = bundle.manifest.conditioning.classes
+    return {"class_ids": np.array([_class_id(prompt, classes) for prompt in prompts], np.int64)}
+
+
+def _class_id(prompt: Prompt, classes: int) -> int:
+    try:
+        number = int(prompt) if isinstance(prompt, str | int | np.integer) else -1
+    except ValueError:
+        number = -1
+    if not 0 <= number < classes:
+        raise PromptError(
+            f"a prompt is {prompt!r}, but this model is prompted with the number of a class, 0..{classes - 1}"
+        )
+    return number
+
+
+def _encode_captions(bundle: Bundle, prompts: Sequence[Prompt]) -> Mapping[str, NDArray[Any]]:
+    P, C = bundle.manifest.geometry.prompt_length, bundle.manifest.conditioning.caption_dim
+    hidden_states: Float32Array = np.zeros((len(prompts), P, C), np.float32)
+    mask: BoolArray = np.zeros((len(prompts), P), np.bool_)
+    for i, prompt in enumerate(prompts):
+        states = np.asarray(prompt)
+        if states.ndim != 2 or states.shape[1] != C or states.dtype.kind != "f" or not states.shape[0]:
+            raise PromptError(
+                f"a prompt is {type(prompt).__name__} of shape {states.shape}, but this model is prompted "
+                f"with the hidden states of a text encoder, floats [n, {C}] with n >= 1"
+            )
+        if states.shape[0] > P:
+            raise PromptError(f"a caption has {states.shape[0]} tokens, but this model takes at most {P}")
+        if not np.isfinite(states).all():
+            raise PromptError("the caption states of a prompt must be finite, but at least one is not")
+        hidden_states[i, : states.shape[0]] = states
+        mask[i, : states.shape[0]] = True
+    return {"hidden_states": hidden_states, "mask": mask}
+
+
+_ENCODERS: Mapping[str, Callable[[Bundle, Sequence[Prompt]], Conditioning]] = {
+    "words": _encode_words,
+    "class": _encode_classes,
+    "caption": _encode_captions,
+}
