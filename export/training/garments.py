@@ -122,7 +122,8 @@ def draw_colours(labels: IntArray, rng: np.random.Generator, *, held_out: bool =
     With ``held_out`` it draws among the pairs training never sees instead.
     """
     options = [
-        [c for c in range(len(COLOURS)) if ((c, g) in HELD_OUT_PAIRS) == held_out] for g in range(len(GARMENTS))
+        [c for c in range(len(COLOURS)) if ((c, g) in HELD_OUT_PAIRS) == held_out]
+        for g in range(len(GARMENTS))
     ]
     return np.array([options[g][rng.integers(len(options[g]))] for g in labels], np.int64)
 

@@ -1,0 +1,57 @@
+# The project's commands. Everything runs in a virtual environment of its own, .venv.
+PYTHON ?= python3
+# PyPI's newer CPU/GPU builds of torch are large; set TORCH to choose another build or version.
+TORCH ?= torch==2.13.0
+MODEL ?= demo
+PRECISION ?= fp32
+BIN := .venv/bin
+INSTALLED := .venv/.installed
+ROOMS := vvs export runtime benchmarks cli tests
+
+.DEFAULT_GOAL := help
+.PHONY: help install engines demo test lint types check train score replay clean
+
+help: ## Show this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+install: $(INSTALLED) ## Make .venv and install the toolkit with everything it can use
+
+$(INSTALLED): pyproject.toml
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check '$(TORCH)'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[export,bench,dev]'
+	touch $@
+
+engines: install ## Export the bundle of MODEL (default: demo) into engines/; nothing changed, nothing done
+	$(BIN)/vvs export engines/$(MODEL).toml --precision $(PRECISION)
+
+demo: engines ## Draw a grid in AR, EAGLE, LANTERN and VVS with the demo model, and compare them
+	$(BIN)/python -m vvs.benchmarks.demo engines/demo
+
+test: install ## Pass the tests
+	$(BIN)/python -m pytest
+
+lint: install ## Check style and format
+	$(BIN)/ruff check $(ROOMS)
+	$(BIN)/ruff format --check $(ROOMS)
+
+types: install ## Check types, strictly, on the package as it installs
+	rm -rf build/types
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --target build/types .
+	MYPYPATH=build/types $(BIN)/mypy -p vvs
+
+check: lint types test ## Lint, format, types and tests
+
+# The allocator settings keep freed memory in the process: large tensors come and go at every step.
+train: install ## Train the demo model from Fashion-MNIST; goes on where it stopped
+	MALLOC_MMAP_THRESHOLD_=8589934592 MALLOC_TRIM_THRESHOLD_=17179869184 \
+	$(BIN)/python -m vvs.export.training
+
+score: engines ## Score AR and every mode of the demo model: what speed costs in quality
+	$(BIN)/python -m vvs.benchmarks.score engines/demo --out benchmarks/results/score
+
+replay: install ## Replay recorded runs of the published implementation in DIR
+	$(BIN)/python -m vvs.benchmarks.replay $(DIR)
+
+clean: ## Remove what the commands made, except .venv and training states
+	rm -rf build out .pytest_cache .mypy_cache .ruff_cache

@@ -1,0 +1,107 @@
+"""Judge: how well pictures of the demo model show what their prompts asked for.
+
+The tracked classifier, trained on real photographs only, names colour and garment of each picture; the
+score is the share of pictures where both are as asked. Its features carry a Fréchet distance to real
+test photographs. Needs torch (the ``export`` extra) and, for the distance, Fashion-MNIST.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy import linalg
+
+from vvs.arrays import BoolArray, Float64Array, IntArray
+from vvs.export.training.classifier import Classifier
+from vvs.export.training.garments import COLOUR_NAMES, GARMENT_NAMES, load_garments, tint
+from vvs.export.training.weights import load_weights
+
+CHUNK = 500
+BOOTSTRAP = 1000
+
+
+@dataclass(frozen=True, eq=False)
+class Judgement:
+    """What the classifier saw in M pictures."""
+
+    colour_right: BoolArray  # [M]
+    garment_right: BoolArray  # [M]
+    features: Float64Array  # [M, F]
+
+    @property
+    def both_right(self) -> BoolArray:
+        """Pictures that show what was asked ``[M]``."""
+        return self.colour_right & self.garment_right
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A mean and its 95% bootstrap interval."""
+
+    mean: float
+    low: float
+    high: float
+
+    def __str__(self) -> str:
+        return f"{100 * self.mean:.1f} ({100 * self.low:.1f} to {100 * self.high:.1f})"
+
+
+def interval(hits: BoolArray, seed: int = 0) -> Interval:
+    """Share of hits with its 95% bootstrap interval."""
+    rng = np.random.default_rng(seed)
+    means = rng.binomial(hits.size, hits.mean(), BOOTSTRAP) / hits.size
+    low, high = np.quantile(means, [0.025, 0.975])
+    return Interval(float(hits.mean()), float(low), float(high))
+
+
+class Judge:
+    """Names colours and garments."""
+
+    def __init__(self, weights: Path) -> None:
+        self._classifier = Classifier()
+        load_weights(self._classifier, weights / "classifier.safetensors")
+        self._classifier.eval()
+
+    @torch.no_grad()
+    def judge(self, pixels: NDArray[np.uint8], colours: IntArray, garments: IntArray) -> Judgement:
+        """Judge pictures ``[M, 32, 32, 3]`` against what was asked for, ``[M]`` each."""
+        images = torch.from_numpy(pixels).permute(0, 3, 1, 2).float() / 127.5 - 1
+        verdicts = [self._classifier(chunk) for chunk in images.split(CHUNK)]
+        named_colours = torch.cat([v.colours.argmax(-1) for v in verdicts]).numpy()
+        named_garments = torch.cat([v.garments.argmax(-1) for v in verdicts]).numpy()
+        features = torch.cat([v.features for v in verdicts]).double().numpy()
+        return Judgement(named_colours == colours, named_garments == garments, features)
+
+
+def asked(count: int) -> tuple[list[str], IntArray, IntArray]:
+    """The first ``count`` prompts of an endless round over all colour-garment pairs, and what they ask for."""
+    pairs = [(c, g) for g in range(len(GARMENT_NAMES)) for c in range(len(COLOUR_NAMES))]
+    # A fixed shuffle, so that any prefix is spread over colours and garments.
+    order = np.random.default_rng(7).permutation(len(pairs))
+    chosen = [pairs[order[i % len(pairs)]] for i in range(count)]
+    prompts = [f"{_article(COLOUR_NAMES[c])} {COLOUR_NAMES[c]} {GARMENT_NAMES[g]}" for c, g in chosen]
+    return prompts, np.array([c for c, _ in chosen]), np.array([g for _, g in chosen])
+
+
+def _article(word: str) -> str:
+    return "an" if word[0] in "aeiou" else "a"
+
+
+def real_pictures(colours: IntArray, garments: IntArray) -> NDArray[np.uint8]:
+    """Test photographs of the garments asked for, in the colours asked for, ``[M, 32, 32, 3]``."""
+    data = load_garments("test")
+    rng = np.random.default_rng(11)
+    by_garment = [np.flatnonzero(data.labels.numpy() == g) for g in range(len(GARMENT_NAMES))]
+    picks = torch.from_numpy(np.array([rng.choice(by_garment[g]) for g in garments]))
+    pixels = tint(data.grey[picks], torch.from_numpy(colours))
+    return ((pixels + 1) * 127.5).round().byte().permute(0, 2, 3, 1).numpy()
+
+
+def frechet_distance(a: Float64Array, b: Float64Array) -> float:
+    """Fréchet distance of two Gaussians fitted to features ``[M, F]`` (Heusel et al. 2017, eq. 6)."""
+    mean_gap = a.mean(0) - b.mean(0)
+    cov_a, cov_b = np.cov(a, rowvar=False), np.cov(b, rowvar=False)
+    root = linalg.sqrtm(cov_a @ cov_b)
+    return float(mean_gap @ mean_gap + np.trace(cov_a + cov_b - 2 * np.real(root)))

@@ -1,0 +1,47 @@
+"""Report: rows of figures as a terminal table, as Markdown, and as files written whole or not at all."""
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+Rows = Sequence[Mapping[str, str]]
+"""Cells by column heading; every row has the same headings."""
+
+
+def print_table(rows: Rows, title: str, console: Console) -> None:
+    """Show rows in the terminal; the first column is left-aligned, numbers are right-aligned."""
+    table = Table(title=title, title_justify="left")
+    for i, heading in enumerate(rows[0]):
+        table.add_column(heading, justify="left" if i == 0 else "right")
+    for row in rows:
+        table.add_row(*row.values())
+    console.print(table)
+
+
+def markdown(rows: Rows) -> str:
+    """The same as a Markdown table."""
+    headings = list(rows[0])
+    lines = [
+        "| " + " | ".join(headings) + " |",
+        "| --- |" + " ---: |" * (len(headings) - 1),
+    ]
+    lines += ["| " + " | ".join(row.values()) + " |" for row in rows]
+    return "\n".join(lines) + "\n"
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a text file under a temporary name and rename it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    temporary.write_text(text)
+    temporary.replace(path)
+
+
+def write_json(path: Path, data: Any) -> None:
+    """Write plain data as indented JSON."""
+    write_text(path, json.dumps(data, indent=2) + "\n")
