@@ -1,0 +1,86 @@
+"""The trainer: resuming is exact, and what it saves is whole."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from rich.console import Console
+from torch import Tensor, nn
+
+from vvs.errors import SettingsError, VvsError
+from vvs.export.training.trainer import TrainSettings, train
+
+QUIET = Console(quiet=True)
+
+
+class Line:
+    """Fits a line to noisy points."""
+
+    name = "line"
+
+    def __init__(self) -> None:
+        torch.manual_seed(3)
+        self.module: nn.Module = nn.Linear(1, 1)
+
+    def losses(self, batch: int, rng: np.random.Generator) -> Mapping[str, Tensor]:
+        x = torch.from_numpy(rng.normal(size=(batch, 1)).astype(np.float32))
+        noise = torch.randn(batch, 1) * 0.01
+        return {"loss": (self.module(x) - (2 * x + 1) + noise).square().mean()}
+
+
+class Stopping(Line):
+    """Is interrupted at its fourth batch."""
+
+    left = 4
+
+    def losses(self, batch: int, rng: np.random.Generator) -> Mapping[str, Tensor]:
+        self.left -= 1
+        if not self.left:
+            raise KeyboardInterrupt
+        return super().losses(batch, rng)
+
+
+SETTINGS = TrainSettings(steps=12, batch=4, learning_rate=0.1, warmup=2, save_seconds=0.0)
+
+
+def weights(stage: Line) -> list[Tensor]:
+    return [value.clone() for value in stage.module.state_dict().values()]
+
+
+def test_an_interrupted_run_goes_on_as_if_never_stopped(tmp_path: Path) -> None:
+    whole = Line()
+    train(whole, SETTINGS, tmp_path / "whole", QUIET)
+    with pytest.raises(KeyboardInterrupt):
+        train(Stopping(), SETTINGS, tmp_path / "parts", QUIET)
+    rest = Line()
+    train(rest, SETTINGS, tmp_path / "parts", QUIET)
+    assert all(torch.equal(a, b) for a, b in zip(weights(whole), weights(rest), strict=True))
+    assert [path.name for path in (tmp_path / "parts").iterdir()] == ["line.train.pt"]
+
+
+def test_training_learns(tmp_path: Path) -> None:
+    stage = Line()
+    train(stage, TrainSettings(steps=300, batch=16, learning_rate=0.05, warmup=10), tmp_path, QUIET)
+    slope, offset = (float(value) for value in weights(stage))
+    assert abs(slope - 2) < 0.05
+    assert abs(offset - 1) < 0.05
+
+
+def test_a_state_of_another_stage_is_refused(tmp_path: Path) -> None:
+    train(Line(), SETTINGS, tmp_path, QUIET)
+    other = Line()
+    other.module = nn.Linear(2, 2)
+    with pytest.raises(VvsError, match=r"line\.train\.pt does not fit this stage"):
+        train(other, SETTINGS, tmp_path, QUIET)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"), [({"steps": 0}, "at least 1"), ({"average_decay": 1.0}, "between 0 and 1")]
+)
+def test_impossible_settings(change: dict[str, float], message: str) -> None:
+    with pytest.raises(SettingsError, match=message):
+        TrainSettings(**({"steps": 1, "batch": 1, "learning_rate": 0.1} | change))  # type: ignore[arg-type]
