@@ -103,6 +103,8 @@ class Statistics:
     )
     """How often each accepted length occurred, verified and skipped steps apart."""
     seconds: dict[Span, float] = field(default_factory=lambda: dict.fromkeys(Span, 0.0))
+    step_seconds: dict[StepKind, float] = field(default_factory=lambda: dict.fromkeys(StepKind, 0.0))
+    """Seconds of the steps of each kind."""
     outside_engines: dict[StepKind, float] = field(default_factory=lambda: dict.fromkeys(StepKind, 0.0))
     """Seconds of the steps of each kind in which no graph was running."""
 
@@ -115,6 +117,7 @@ class Statistics:
         """Count a step of this request."""
         self.forward_passes += kind is StepKind.VERIFY
         self.accepted[kind][accepted] += 1
+        self.step_seconds[kind] += times.total
         self.outside_engines[kind] += times.outside_engines
         self._add(times)
 
@@ -160,5 +163,6 @@ class Statistics:
                 for kind, lengths in self.accepted.items()
             },
             "seconds": {span.value: seconds for span, seconds in self.seconds.items()},
+            "step_seconds": {kind.value: seconds for kind, seconds in self.step_seconds.items()},
             "outside_engines": {kind.value: seconds for kind, seconds in self.outside_engines.items()},
         }

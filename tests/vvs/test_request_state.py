@@ -85,6 +85,7 @@ def test_statistics_count_each_kind_of_step_apart() -> None:
     assert statistics.step_compression == 4
     assert statistics.mean_accepted(StepKind.VERIFY) == 1
     assert statistics.mean_accepted(StepKind.SKIP) == 3
+    assert statistics.step_seconds == {StepKind.VERIFY: 2.0, StepKind.SKIP: 0.5}
     assert statistics.outside_engines == {StepKind.VERIFY: 0.75, StepKind.SKIP: 0.25}
     statistics.seconds[Span.DECODE] += 0.125
     assert json.loads(json.dumps(statistics.to_dict())) == {
@@ -96,6 +97,7 @@ def test_statistics_count_each_kind_of_step_apart() -> None:
         "mean_accepted": {"verify": 1.0, "skip": 3.0},
         "accepted_lengths": {"verify": {"0": 1, "2": 1}, "skip": {"3": 1}},
         "seconds": {"draft": 0, "target": 2.25, "accept": 0, "commit": 0, "decode": 0.125, "host": 1.25},
+        "step_seconds": {"verify": 2.0, "skip": 0.5},
         "outside_engines": {"verify": 0.75, "skip": 0.25},
     }
 

@@ -1,0 +1,210 @@
+"""The bundle manifest: what exporter and runtime agree on, as frozen records that check themselves.
+
+This module knows the records and how they read and write as plain data (``dict``); it opens no file.
+Reading a bundle from disk and checking its hashes is ``vvs.runtime.bundle``; writing one is
+``vvs.export.bundle``.
+"""
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import UnionType
+from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
+
+from vvs.errors import BundleError, SettingsError
+from vvs.geometry import Geometry
+from vvs.tree_shape import TreeShape
+
+SCHEMA_VERSION = 1
+MANIFEST_FILE = "manifest.json"
+
+# Graph names. A draft tree's graph is DRAFT_TREE + "." + the tree's name.
+ENCODE_PROMPT = "encode_prompt"
+TARGET = "target"
+DRAFT_TREE = "draft_tree"
+DECODE_IMAGE = "decode_image"
+
+# Array files (.npy, so that they can be mapped into memory).
+CODEBOOK_LATENTS = "codebook_latents.npy"  # [V, C] float32
+CODEBOOK_NEAREST = "codebook_nearest.npy"  # [V, K] int32, self excluded, by L2 distance
+TOKEN_EMBEDDINGS = "token_embeddings.npy"  # [V, D] in the dtype of the target's embeds input
+TOKENIZER_FILE = "tokenizer.json"
+
+PRECISIONS = ("fp32", "fp16", "bf16")
+
+
+def draft_tree_graph(tree: str) -> str:
+    """The graph that drafts the tree named ``tree``."""
+    return f"{DRAFT_TREE}.{tree}"
+
+
+@dataclass(frozen=True)
+class TensorSpec:
+    """One input or output of a graph: dtype as numpy names it (or ``bfloat16``), symbolic or fixed shape."""
+
+    name: str
+    dtype: str
+    shape: tuple[int | str, ...]
+
+
+@dataclass(frozen=True)
+class ParityReport:
+    """Largest errors of one output against the eager module, over the random inputs of one export."""
+
+    output: str
+    absolute: float
+    relative: float
+    tolerance: float
+
+
+@dataclass(frozen=True)
+class GraphSpec:
+    """One graph: its ONNX file, its I/O, and how close it came to the eager module."""
+
+    file: str
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    parity: tuple[ParityReport, ...] = ()
+
+
+@dataclass(frozen=True)
+class FileSpec:
+    """Size in bytes and SHA-256 of one file of the bundle."""
+
+    bytes: int
+    sha256: str
+
+
+@dataclass(frozen=True)
+class ConditioningSpec:
+    """What a prompt is. ``kind``: ``words`` (tokenizer in the bundle), ``class`` or ``caption`` (raw states)."""
+
+    kind: str
+    caption_dim: int = 0
+    classes: int = 0
+
+    def __post_init__(self) -> None:
+        known = ("words", "class", "caption")
+        if self.kind not in known:
+            raise SettingsError(
+                f"conditioning.kind is {self.kind!r}, but it must be one of {', '.join(known)}"
+            )
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """Everything a loader needs to know, and check, before it opens a graph."""
+
+    name: str
+    family: str
+    precision: str
+    geometry: Geometry
+    conditioning: ConditioningSpec
+    trees: Mapping[str, TreeShape]
+    default_tree: str
+    max_requests: int
+    """Most requests one session may hold."""
+    graphs: Mapping[str, GraphSpec]
+    files: Mapping[str, FileSpec]
+    versions: Mapping[str, str]
+    """Versions of the packages that built the bundle."""
+    source: str
+    """SHA-256 of everything the export depended on; the same source is not exported again."""
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+    """Generation settings recommended for this model, as the command line names them."""
+    examples: tuple[str, ...] = ()
+    """Prompts worth trying."""
+    schema: int = SCHEMA_VERSION
+
+    def __post_init__(self) -> None:
+        if self.schema != SCHEMA_VERSION:
+            raise BundleError(
+                f"the bundle has schema version {self.schema}, but this version reads {SCHEMA_VERSION}; "
+                "export it again with `vvs export`"
+            )
+        if self.precision not in PRECISIONS:
+            raise BundleError(
+                f"the bundle's precision is {self.precision!r}, but it must be one of {', '.join(PRECISIONS)}"
+            )
+        required = {ENCODE_PROMPT, TARGET, DECODE_IMAGE} | {draft_tree_graph(tree) for tree in self.trees}
+        missing = sorted(required - set(self.graphs))
+        if missing:
+            raise BundleError(f"the manifest lacks the graph {missing[0]!r}")
+        if self.default_tree not in self.trees:
+            known = ", ".join(self.trees) or "none"
+            raise BundleError(
+                f"the default tree {self.default_tree!r} is not among the bundle's trees: {known}"
+            )
+        for graph, spec in self.graphs.items():
+            if spec.file not in self.files:
+                raise BundleError(
+                    f"the manifest lists no file {spec.file!r}, which the graph {graph!r} needs"
+                )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data, ready for JSON."""
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> "Manifest":
+        """Read plain data back, strictly: unknown or missing fields and wrong types are errors.
+
+        Raises:
+            BundleError: a sentence that names the field.
+
+        """
+        schema = data.get("schema")
+        if schema != SCHEMA_VERSION:
+            raise BundleError(
+                f"the bundle has schema version {schema!r}, but this version reads {SCHEMA_VERSION}; "
+                "export it again with `vvs export`"
+            )
+        return _read(cls, data, "manifest")
+
+
+_T = TypeVar("_T")
+
+
+def _read(cls: type[_T], data: Any, where: str) -> _T:
+    """Build the dataclass ``cls`` from plain data."""
+    if not isinstance(data, Mapping):
+        raise BundleError(f"{where} is {type(data).__name__}, but it must be an object")
+    hints = get_type_hints(cls)
+    fields = dataclasses.fields(cls)  # type: ignore[arg-type]
+    names = {f.name for f in fields}
+    unknown = sorted(set(data) - names)
+    if unknown:
+        raise BundleError(f"{where} has a field {unknown[0]!r} that this version does not know")
+    no_default = (f for f in fields if f.default is f.default_factory is dataclasses.MISSING)
+    for f in no_default:
+        if f.name not in data:
+            raise BundleError(f"{where} lacks the field {f.name!r}")
+    values = {name: _convert(hints[name], value, f"{where}.{name}") for name, value in data.items()}
+    try:
+        return cls(**values)
+    except SettingsError as error:
+        raise BundleError(f"{where}: {error}") from error
+
+
+def _convert(hint: Any, value: Any, where: str) -> Any:
+    """Check one value against its annotation and turn lists and objects into tuples and records."""
+    origin, arguments = get_origin(hint), get_args(hint)
+    if dataclasses.is_dataclass(hint):
+        return _read(hint, value, where)  # type: ignore[arg-type]
+    if origin is tuple:
+        if not isinstance(value, list | tuple):
+            raise BundleError(f"{where} is {type(value).__name__}, but it must be a list")
+        return tuple(_convert(arguments[0], item, f"{where}[{i}]") for i, item in enumerate(value))
+    if origin is not None and issubclass(origin if isinstance(origin, type) else object, Mapping):
+        if not isinstance(value, Mapping):
+            raise BundleError(f"{where} is {type(value).__name__}, but it must be an object")
+        return {str(key): _convert(arguments[1], item, f"{where}.{key}") for key, item in value.items()}
+    if hint is Any:
+        return value
+    if hint is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    allowed = arguments if origin in (Union, UnionType) else (hint,)
+    if not isinstance(value, allowed) or (isinstance(value, bool) and bool not in allowed):
+        names = " or ".join(t.__name__ for t in allowed)
+        raise BundleError(f"{where} is {value!r}, but it must be of type {names}")
+    return value
