@@ -12,9 +12,6 @@ from vvs.arrays import Float32Array, Float64Array, IntArray
 from vvs.checks import check_integer, check_real
 from vvs.errors import BackendError
 
-NUCLEUS_FIRST_GUESS = 1024
-"""Tokens ranked first when looking for a nucleus; a wider one is found by ranking four times as many."""
-
 
 @dataclass(frozen=True)
 class Sampling:
@@ -104,33 +101,21 @@ def _kept(logits: Float32Array, sampling: Sampling, peak: np.float32) -> IntArra
     published order does, and only the k likeliest need to be ranked for it.
     """
     V = logits.shape[0]
-    among = _at_least_kth(logits, sampling.top_k) if 0 < sampling.top_k < V else None
-    if sampling.top_p == 1:
-        return among
-    weights = _weights(logits, sampling, peak)
-    bound = sampling.top_p * weights.sum()
-    if among is not None:
-        return _nucleus(among, weights, logits, bound)[0]
-    guess = NUCLEUS_FIRST_GUESS
-    while guess < V:
-        kept, complete = _nucleus(_at_least_kth(logits, guess), weights, logits, bound)
-        if complete:
-            return kept
-        guess *= 4
-    return _nucleus(np.arange(V), weights, logits, bound)[0]
-
-
-def _at_least_kth(logits: Float32Array, k: int) -> IntArray:
-    place = logits.shape[0] - k
-    return np.flatnonzero(logits >= np.partition(logits, place)[place])
-
-
-def _nucleus(
-    among: IntArray, weights: Float64Array, logits: Float32Array, bound: float
-) -> tuple[IntArray, bool]:
-    """Tokens of ``among`` whose likelier ones weigh less than ``bound``, and whether all reach it."""
-    ranked = among[np.argsort(-logits[among], kind="stable")]
-    reached = np.cumsum(weights[ranked])
-    # The likeliest token is always kept: nothing is likelier, and 0 < bound.
-    keep = np.concatenate(([True], reached[:-1] < bound))
-    return np.sort(ranked[keep]), bool(reached[-1] >= bound)
+    considered = logits
+    if 0 < sampling.top_k < V:
+        place = V - sampling.top_k
+        likely = logits >= np.partition(logits, place)[place]
+        if sampling.top_p == 1:
+            return np.flatnonzero(likely)
+        considered = logits[likely]
+    elif sampling.top_p == 1:
+        return None
+    falling = np.sort(considered)[::-1]
+    reached = np.cumsum(_weights(falling, sampling, peak))
+    bound = sampling.top_p * _weights(logits, sampling, peak).sum()
+    # A token stays while its likelier ones weigh less than the bound; the likeliest always does.
+    count = 1 + int(np.count_nonzero(reached[:-1] < bound))
+    edge = falling[count - 1]
+    likelier = np.flatnonzero(logits > edge)
+    level = np.flatnonzero(logits == edge)[: count - likelier.size]
+    return np.sort(np.concatenate([likelier, level]))
