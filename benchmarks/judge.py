@@ -11,7 +11,6 @@ from pathlib import Path
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy import linalg
 
 from vvs.arrays import BoolArray, Float64Array, IntArray
 from vvs.export.training.classifier import Classifier
@@ -100,8 +99,14 @@ def real_pictures(colours: IntArray, garments: IntArray) -> NDArray[np.uint8]:
 
 
 def frechet_distance(a: Float64Array, b: Float64Array) -> float:
-    """Fréchet distance of two Gaussians fitted to features ``[M, F]`` (Heusel et al. 2017, eq. 6)."""
-    mean_gap = a.mean(0) - b.mean(0)
+    """Fréchet distance of two Gaussians fitted to features ``[M, F]`` (Heusel et al. 2017, eq. 6).
+
+    The trace of the root of the covariances' product is taken from the eigenvalues of the symmetric matrix
+    ``A^(1/2) B A^(1/2)``, which are the same and stay real where a feature never varies.
+    """
+    gap = a.mean(0) - b.mean(0)
     cov_a, cov_b = np.cov(a, rowvar=False), np.cov(b, rowvar=False)
-    root = linalg.sqrtm(cov_a @ cov_b)
-    return float(mean_gap @ mean_gap + np.trace(cov_a + cov_b - 2 * np.real(root)))
+    values, vectors = np.linalg.eigh(cov_a)
+    root = (vectors * np.sqrt(np.clip(values, 0, None))) @ vectors.T
+    shared = np.sqrt(np.clip(np.linalg.eigvalsh(root @ cov_b @ root), 0, None)).sum()
+    return float(gap @ gap + np.trace(cov_a) + np.trace(cov_b) - 2 * shared)
