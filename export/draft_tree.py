@@ -12,12 +12,18 @@ import torch
 from torch import Tensor, nn
 
 from vvs.export.drafter import Drafter
-from vvs.export.layers import Block
-from vvs.export.llamagen import Target, guide
+from vvs.export.layers import Rows, visibility_bias
+from vvs.export.llamagen import Target, guided_logits
 from vvs.tree_shape import TreeShape
 
-# Stands for log 0: below every real score, yet finite, so that sums and comparisons stay defined.
+# Stands for log 0: below every real score, yet finite, so that sums and comparisons stay defined. A tree
+# with more nodes than the nuclei have tokens is filled up with such nodes, tied and so in no order.
 IMPOSSIBLE = -1e9
+# The nucleus is found by narrowing its bound this many times, each time to one of this many parts: 2^-25
+# of the range of the log-probabilities, about a float's precision.
+NARROWINGS = 5
+PARTS = 32
+NUCLEUS = "vvs::Nucleus"
 
 
 class Tree(NamedTuple):
@@ -45,23 +51,49 @@ class _Frontier(NamedTuple):
     scores: Tensor  # [R, k]
     features: Tensor  # [B, k, D] predicted features of their parents
     ids: Tensor  # [R, k]
-    ancestry: Tensor  # [R, k, levels * k] bool, which expanded nodes of earlier levels are ancestors
+    lineage: Tensor  # [R, k, levels * k] attention bias: which expanded nodes are ancestors, or itself
+
+
+class _Seen(NamedTuple):
+    """What every frontier node attends to, but for its lineage: past, consumed rows, expanded levels."""
+
+    rows: list[Rows]
+    bias: Tensor  # [B, 1, k, S + A]
 
 
 def log_probabilities(logits: Tensor, temperature: Tensor, top_p: Tensor) -> Tensor:
     """Log-probabilities ``[R, K, V]`` of guided logits after temperature and nucleus; temperature 0 reads as 1."""
-    heat = torch.where(temperature > 0, temperature, torch.ones_like(temperature)).reshape(-1, 1, 1)
+    heat = torch.where(temperature > 0, temperature, 1.0).reshape(-1, 1, 1)
     logs = torch.log_softmax(logits / heat, dim=-1)
-    ordered = logs.sort(dim=-1, descending=True).values
-    mass = ordered.exp().cumsum(-1)
-    # A token stays while the mass of the likelier ones is below top_p.
+    if torch.compiler.is_exporting():
+        # One node, which vvs.export.nucleus replaces by the search below under an ``If``.
+        return torch.onnx.ops.symbolic(NUCLEUS, (logs, top_p), dtype=logs.dtype, shape=logs.shape, version=1)
+    return nucleus(logs, top_p)
+
+
+def nucleus(logs: Tensor, top_p: Tensor) -> Tensor:
+    """Log-probabilities ``[R, K, V]`` renormalised over the nucleus; the rest is ``IMPOSSIBLE``.
+
+    A token stays while the mass of the likelier ones is below ``top_p [R]``; at 1 or more all stay. Found
+    without sorting the vocabulary, which TensorRT cannot: ``low`` rises to just below the least likely token
+    that stays.
+    """
+    if not (top_p < 1).any():
+        return logs
     bound = top_p.reshape(-1, 1, 1)
-    keep = (mass - ordered.exp()) < bound
-    floor = torch.where(keep, ordered, torch.zeros_like(ordered)).amin(-1, keepdim=True)
-    inside = logs >= floor
-    kept = torch.where(inside, logs.exp(), torch.zeros_like(logs)).sum(-1, keepdim=True)
-    nucleus = torch.where(inside, logs - kept.log(), torch.full_like(logs, IMPOSSIBLE))
-    return torch.where(bound < 1, nucleus, logs)
+    probabilities = logs.exp()
+    low = logs.amin(-1, keepdim=True) - 1
+    width = logs.amax(-1, keepdim=True) - low
+    steps = torch.arange(1, PARTS, device=logs.device, dtype=logs.dtype) / PARTS
+    for _ in range(NARROWINGS):
+        likelier = logs.unsqueeze(2) > (low + width * steps).unsqueeze(-1)
+        mass = torch.where(likelier, probabilities.unsqueeze(2), 0.0).sum(-1)
+        low = low + width * ((mass >= bound).to(logs.dtype).sum(-1, keepdim=True) / PARTS)
+        width = width / PARTS
+    inside = (logs > low) | (bound >= 1)
+    kept = torch.where(inside, probabilities, 0.0).sum(-1, keepdim=True)
+    shift = torch.where(bound < 1, kept.log(), 0.0)
+    return torch.where(inside, logs - shift, IMPOSSIBLE)
 
 
 class DraftTree(nn.Module):
@@ -74,13 +106,14 @@ class DraftTree(nn.Module):
         self.shape = shape
         self.guidance_rows = drafter.config.geometry.guidance_rows
 
-    def _predict(self, features: Tensor, cfg_scale: Tensor) -> Tensor:
-        logits = self.head(features).float()
-        return guide(logits, cfg_scale) if self.guidance_rows == 2 else logits
+    def _predict(self, features: Tensor, cfg_scale: Tensor, heat: tuple[Tensor, Tensor]) -> Tensor:
+        """Log-probabilities ``[R, K, V]`` of the tokens that follow ``features [B, K, D]``."""
+        logits = guided_logits(self.head, features, cfg_scale, self.guidance_rows)
+        return log_probabilities(logits, *heat)
 
     def _both(self, rows: Tensor) -> Tensor:
         """Repeat per-request rows ``[R, ...]`` for the guidance rows: ``[B, ...]``."""
-        return torch.cat([rows] * self.guidance_rows)
+        return torch.cat([rows] * self.guidance_rows) if self.guidance_rows > 1 else rows
 
     def forward(
         self,
@@ -104,76 +137,72 @@ class DraftTree(nn.Module):
 
         Returns: the fields of :class:`Tree`, then the consumed rows' ``new_k`` and ``new_v`` ``[B, H, A, Dh]``.
         """
-        rows = torch.arange(tokens.shape[1], device=tokens.device)
-        cached = torch.arange(past_k.shape[2], device=tokens.device)
-        past = Block(past_k, past_v, (cached < past_length.unsqueeze(1)).unsqueeze(1))
+        consumed, capacity = tokens.shape[1], past_k.shape[2]
+        rows = torch.arange(consumed, device=tokens.device)
+        cached = torch.arange(capacity, device=tokens.device)
+        past = Rows(past_k, past_v)
+        in_past = (cached < past_length.unsqueeze(1)).unsqueeze(1)
         causal = (rows[None, :] <= rows[:, None]).unsqueeze(0)
-        out, new_k, new_v = self.drafter(self.drafter.fuse(tokens, features), positions, [past], causal)
+        visible = torch.cat([in_past.expand(-1, consumed, -1), causal.expand(tokens.shape[0], -1, -1)], dim=2)
+        fused = self.drafter.fuse(tokens, features)
+        out, new = self.drafter(fused, positions, [past], visibility_bias(visible))
         newest = (count - 1).unsqueeze(1)
         last = torch.gather(out, 1, newest.unsqueeze(-1).expand(-1, 1, out.shape[2]))
         position = torch.gather(positions, 1, newest) + 1
-        consumed = Block(new_k, new_v, (rows < count.unsqueeze(1)).unsqueeze(1))
-        scored = self._grow(last, position, [past, consumed], cfg_scale, (temperature, top_p))
-        return (*self._attach(scored, root), new_k, new_v)
+        seen = torch.cat([in_past, (rows < count.unsqueeze(1)).unsqueeze(1)], dim=2)
+        bias = visibility_bias(seen).expand(-1, -1, self.shape.k, -1)
+        scored = self._grow(last, position, _Seen([past, new], bias), cfg_scale, (temperature, top_p))
+        return (*self._attach(scored, root), *new)
 
     def _grow(
-        self,
-        last: Tensor,
-        position: Tensor,
-        seen: list[Block],
-        cfg_scale: Tensor,
-        heat: tuple[Tensor, Tensor],
+        self, last: Tensor, position: Tensor, seen: _Seen, cfg_scale: Tensor, heat: tuple[Tensor, Tensor]
     ) -> _Scored:
         k, requests = self.shape.k, last.shape[0] // self.guidance_rows
-        logs = log_probabilities(self._predict(last, cfg_scale), *heat)
-        best = logs[:, 0].topk(k)
-        no_ancestry = torch.zeros(requests, k, 0, dtype=torch.bool, device=last.device)
+        best = self._predict(last, cfg_scale, heat)[:, 0].topk(k)
         ids = torch.arange(1, k + 1, device=last.device).expand(requests, k)
-        frontier = _Frontier(best.indices, best.values, last.expand(-1, k, -1), ids, no_ancestry)
+        itself = visibility_bias(torch.eye(k, dtype=torch.bool, device=last.device))[:, 0]
+        itself = itself.expand(requests, k, k)
+        frontier = _Frontier(best.indices, best.values, last.expand(-1, k, -1), ids, itself)
         levels = [_Scored(best.indices, best.values, torch.zeros_like(ids))]
-        keys: list[Tensor] = []
-        values: list[Tensor] = []
         for level in range(self.shape.depth):
-            out, key, value = self._expand(frontier, position + level, seen, keys, values)
-            keys.append(key)
-            values.append(value)
-            logs = log_probabilities(self._predict(out, cfg_scale), *heat)
-            children = logs.topk(k)
+            out, new = self._expand(frontier, position + level, seen)
+            seen.rows.append(new)
+            children = self._predict(out, cfg_scale, heat).topk(k)
             scores = (frontier.scores.unsqueeze(-1) + children.values).flatten(1)
             tokens = children.indices.flatten(1)
             parents = frontier.ids.unsqueeze(-1).expand(-1, -1, k).flatten(1)
             levels.append(_Scored(tokens, scores, parents))
-            frontier = self._next_frontier(frontier, levels[-1], out, first_id=1 + k + level * k * k)
+            if level + 1 < self.shape.depth:
+                frontier = self._next_frontier(levels[-1], out, frontier, itself, level)
         return _Scored(*(torch.cat(parts, dim=1) for parts in zip(*levels, strict=True)))
 
-    def _expand(
-        self, frontier: _Frontier, position: Tensor, seen: list[Block], keys: list[Tensor], values: list[Tensor]
-    ) -> tuple[Tensor, Tensor, Tensor]:
+    def _expand(self, frontier: _Frontier, position: Tensor, seen: _Seen) -> tuple[Tensor, Rows]:
         """Run the k frontier nodes; each sees the past, the consumed rows, its ancestors and itself."""
-        k = self.shape.k
         x = self.drafter.fuse(self._both(frontier.tokens), frontier.features)
-        blocks = list(seen)
-        if keys:
-            ancestry = self._both(frontier.ancestry)
-            blocks.append(Block(torch.cat(keys, dim=2), torch.cat(values, dim=2), ancestry))
-        itself = torch.eye(k, dtype=torch.bool, device=x.device).unsqueeze(0)
-        out: tuple[Tensor, Tensor, Tensor] = self.drafter(x, position.expand(-1, k), blocks, itself)
+        bias = torch.cat([seen.bias, self._both(frontier.lineage).unsqueeze(1)], dim=-1)
+        out: tuple[Tensor, Rows] = self.drafter(x, position.expand(-1, self.shape.k), seen.rows, bias)
         return out
 
-    def _next_frontier(self, frontier: _Frontier, level: _Scored, out: Tensor, first_id: int) -> _Frontier:
-        """The best k of the k * k children."""
+    def _next_frontier(
+        self, level: _Scored, out: Tensor, frontier: _Frontier, itself: Tensor, index: int
+    ) -> _Frontier:
+        """The best k of the k * k children of one level."""
         k = self.shape.k
         best = level.scores.topk(k)
         parent = best.indices // k
         tokens = torch.gather(level.tokens, 1, best.indices)
-        source = self._both(parent).unsqueeze(-1).expand(-1, -1, out.shape[-1])
-        itself = torch.eye(k, dtype=torch.bool, device=out.device).expand(len(parent), k, k)
-        lineage = torch.cat([frontier.ancestry, itself], dim=2)
-        ancestry = torch.gather(
-            lineage.to(torch.uint8), 1, parent.unsqueeze(-1).expand(-1, -1, lineage.shape[2])
+        inherited = torch.gather(
+            frontier.lineage, 1, parent.unsqueeze(-1).expand(-1, -1, frontier.lineage.shape[2])
         )
-        features = torch.gather(out, 1, source)
-        return _Frontier(tokens, best.values, features, best.indices + first_id, ancestry.bool())
+        source = self._both(parent).unsqueeze(-1).expand(-1, -1, out.shape[-1])
+        first_id = 1 + k + index * k * k
+        return _Frontier(
+            tokens,
+            best.values,
+            torch.gather(out, 1, source),
+            best.indices + first_id,
+            torch.cat([inherited, itself], dim=2),
+        )
 
     def _attach(self, scored: _Scored, root: Tensor) -> Tree:
         """Keep the best ``total`` nodes in order of creation and hang them on the root."""

@@ -4,12 +4,13 @@ It has no input norm and no final norm, and it borrows the target's head. Parame
 the published drafters (``embed_tokens``, ``fc``, ``layers.0.*``).
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
-from vvs.export.layers import Attention, Block, RMSNorm, Rotation, SwiGLU, rotation_at, rotation_table
+from vvs.export.layers import Attention, RMSNorm, Rotation, Rows, SwiGLU, rotation_at, rotation_table
 from vvs.export.llamagen import ROPE_BASE
 from vvs.geometry import Geometry
 
@@ -35,11 +36,11 @@ class DrafterLayer(nn.Module):
         self.post_attention_layernorm = RMSNorm(hidden, config.norm_eps)
 
     def forward(
-        self, x: Tensor, rotation: Rotation, past: list[Block], visible: Tensor
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        attended, key, value = self.self_attn(x, rotation, past, visible)
+        self, x: Tensor, rotation: Rotation, past: Sequence[Rows], bias: Tensor
+    ) -> tuple[Tensor, Rows]:
+        attended, new = self.self_attn(x, rotation, past, bias)
         x = x + attended
-        return x + self.mlp(self.post_attention_layernorm(x)), key, value
+        return x + self.mlp(self.post_attention_layernorm(x)), new
 
     def whole_sequence(self, x: Tensor, rotation: Rotation, visible: Tensor) -> Tensor:
         """The layer over a whole sequence, for training."""
@@ -69,15 +70,13 @@ class Drafter(nn.Module):
         return out
 
     def forward(
-        self, x: Tensor, positions: Tensor, past: list[Block], visible: Tensor
-    ) -> tuple[Tensor, Tensor, Tensor]:
+        self, x: Tensor, positions: Tensor, past: Sequence[Rows], bias: Tensor
+    ) -> tuple[Tensor, Rows]:
         """Predicted features and new key and value rows of fused rows ``x [B, A, D]``.
 
-        ``positions [B, A]`` are those of the rows' tokens.
+        ``positions [B, A]`` are those of the rows' tokens; ``past`` and ``bias`` are as in :class:`Attention`.
         """
-        out: tuple[Tensor, Tensor, Tensor] = self.layers[0](
-            x, rotation_at(self.rotation, positions), past, visible
-        )
+        out: tuple[Tensor, Rows] = self.layers[0](x, rotation_at(self.rotation, positions), past, bias)
         return out
 
     def whole_sequence(self, features: Tensor, tokens: Tensor) -> Tensor:

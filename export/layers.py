@@ -4,6 +4,7 @@ Norms, rotations and softmax are computed in float32 whatever the weights' dtype
 graphs keep their accuracy. Nothing here writes a cache: attention reads past rows and returns new ones.
 """
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -24,12 +25,13 @@ class RMSNorm(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         wide = x.float()
-        unit = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + self.eps)
+        # Written as a division by a root: the form that graph optimisers know as one fused norm.
+        unit = wide / torch.sqrt(wide.pow(2).mean(-1, keepdim=True) + self.eps)
         return unit.to(x.dtype) * self.weight
 
 
 class Rotation(NamedTuple):
-    """Cosines and sines of the rows at hand, float32 ``[B, T, Dh / 2]``."""
+    """Cosines and sines of the rows at hand, float32 ``[B, 1, T, W]``; W is the table's width."""
 
     cos: Tensor
     sin: Tensor
@@ -57,41 +59,42 @@ def rotation_table(grid: int, prompt_length: int, head_dim: int, base: float) ->
 
 def rotation_at(table: Tensor, positions: Tensor) -> Rotation:
     """The rotation of ``positions [B, T]``; positions past the image share the table's last entry."""
-    clamped = positions.clamp(0, table.shape[1] - 1)
-    return Rotation(table[0][clamped], table[1][clamped])
+    clamped = positions.clamp(0, table.shape[1] - 1).unsqueeze(1)
+    return Rotation(F.embedding(clamped, table[0]), F.embedding(clamped, table[1]))
 
 
 def rotate(x: Tensor, rotation: Rotation) -> Tensor:
     """Turn the interleaved pairs (2i, 2i + 1) of ``x [B, H, T, Dh]``."""
     pairs = x.float().unflatten(-1, (-1, 2))
     even, odd = pairs[..., 0], pairs[..., 1]
-    cos, sin = rotation.cos.unsqueeze(1), rotation.sin.unsqueeze(1)
+    cos, sin = rotation
     turned = torch.stack([even * cos - odd * sin, odd * cos + even * sin], dim=-1)
     return turned.flatten(-2).to(x.dtype)
 
 
-class Block(NamedTuple):
-    """Key and value rows ``[B, H, S, Dh]`` and which of them each query may see ``[B, T, S]`` (or ``[B, 1, S]``)."""
+class Rows(NamedTuple):
+    """Key and value rows ``[B, H, S, Dh]`` of one stretch of a sequence."""
 
     keys: Tensor
     values: Tensor
-    visible: Tensor
 
 
-def attend(query: Tensor, blocks: list[Block]) -> Tensor:
-    """Attention of ``query [B, H, T, Dh]`` over several blocks of rows: one softmax, no concatenated cache."""
-    scale = query.shape[-1] ** -0.5
-    scores = [
-        torch.matmul(query, b.keys.transpose(-1, -2)).float() * scale
-        + torch.where(b.visible, 0.0, MASKED).unsqueeze(1)
-        for b in blocks
-    ]
-    weights = torch.softmax(torch.cat(scores, dim=-1), dim=-1).to(query.dtype)
-    parts = torch.split(weights, [s.shape[-1] for s in scores], dim=-1)
-    out = torch.matmul(parts[0], blocks[0].values)
-    for part, block in zip(parts[1:], blocks[1:], strict=True):
-        out = out + torch.matmul(part, block.values)
-    return out
+def visibility_bias(visible: Tensor) -> Tensor:
+    """What is added to attention scores: 0 where ``visible [B, T, S]``, else a large negative number."""
+    return torch.where(visible, 0.0, MASKED).unsqueeze(1)
+
+
+def attend(query: Tensor, past: Rows, recent: Rows, bias: Tensor) -> Tensor:
+    """Attention of ``query [B, H, T, Dh]`` over two stretches of rows: one softmax, no concatenated cache.
+
+    ``bias`` is ``[B, 1, T, S]`` over the rows of both, the past first.
+    """
+    scores = torch.cat(
+        [torch.matmul(query, rows.keys.transpose(-1, -2)) for rows in (past, recent)], dim=-1
+    ).float()
+    weights = torch.softmax(scores * query.shape[-1] ** -0.5 + bias, dim=-1).to(query.dtype)
+    parts = torch.split(weights, [past.keys.shape[2], recent.keys.shape[2]], dim=-1)
+    return torch.matmul(parts[0], past.values) + torch.matmul(parts[1], recent.values)
 
 
 class Attention(nn.Module):
@@ -119,12 +122,18 @@ class Attention(nn.Module):
         return out
 
     def forward(
-        self, x: Tensor, rotation: Rotation, past: list[Block], visible: Tensor
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """Attend to ``past`` blocks and, where ``visible [B, T, T]``, to the new rows themselves."""
+        self, x: Tensor, rotation: Rotation, past: Sequence[Rows], bias: Tensor
+    ) -> tuple[Tensor, Rows]:
+        """Attend to the past and to the new rows themselves, and hand back the new rows.
+
+        ``past`` holds the cache, then any short stretches; ``bias [B, 1, T, S]`` covers all rows in order.
+        """
         query, key, value = self.project(x, rotation)
-        heads = attend(query, [*past, Block(key, value, visible)])
-        return self.merge(heads), key, value
+        new = Rows(key, value)
+        recent = (
+            Rows(*(torch.cat(part, dim=2) for part in zip(*past[1:], new, strict=True))) if past[1:] else new
+        )
+        return self.merge(attend(query, past[0], recent, bias)), new
 
     def whole_sequence(self, x: Tensor, rotation: Rotation, visible: Tensor) -> Tensor:
         """The same without a past, by PyTorch's fused kernel; ``visible`` is ``[B or 1, 1, T, T]``."""

@@ -4,6 +4,7 @@ Parameter names are those of the HuggingFace-style checkpoints (``model.embed_to
 layouts are renamed on loading (``vvs.export.checkpoint``).
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -14,9 +15,9 @@ from torch.nn import functional as F  # noqa: N812
 from vvs.errors import SettingsError
 from vvs.export.layers import (
     Attention,
-    Block,
     RMSNorm,
     Rotation,
+    Rows,
     SwiGLU,
     prompt_visibility,
     rotation_at,
@@ -174,12 +175,10 @@ class TargetLayer(nn.Module):
         self.input_layernorm = RMSNorm(hidden, config.norm_eps)
         self.post_attention_layernorm = RMSNorm(hidden, config.norm_eps)
 
-    def forward(
-        self, x: Tensor, rotation: Rotation, past: list[Block], visible: Tensor
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        attended, key, value = self.self_attn(self.input_layernorm(x), rotation, past, visible)
+    def forward(self, x: Tensor, rotation: Rotation, past: Rows, bias: Tensor) -> tuple[Tensor, Rows]:
+        attended, new = self.self_attn(self.input_layernorm(x), rotation, [past], bias)
         x = x + attended
-        return x + self.mlp(self.post_attention_layernorm(x)), key, value
+        return x + self.mlp(self.post_attention_layernorm(x)), new
 
     def whole_sequence(self, x: Tensor, rotation: Rotation, visible: Tensor) -> Tensor:
         """The layer over a whole sequence, for training."""
@@ -217,8 +216,7 @@ class TargetOutput(NamedTuple):
     """Features ``[B, T, D]`` and the new key and value rows of every layer ``[B, H, T, Dh]``."""
 
     features: Tensor
-    keys: list[Tensor]
-    values: list[Tensor]
+    rows: list[Rows]
 
 
 class Target(nn.Module):
@@ -247,17 +245,17 @@ class Target(nn.Module):
         prompt: Prompt = self.model.cls_embedding(*conditioning, self.config.geometry.guidance_rows)
         return prompt
 
-    def forward(
-        self, embeds: Tensor, positions: Tensor, visible: Tensor, past: list[Block]
-    ) -> TargetOutput:
-        """New rows ``embeds [B, T, D]`` over cached rows (one block a layer; empty list: no past)."""
+    def forward(self, embeds: Tensor, positions: Tensor, bias: Tensor, past: Sequence[Rows]) -> TargetOutput:
+        """New rows ``embeds [B, T, D]`` over the cached rows of every layer.
+
+        ``bias [B, 1, T, S + T]`` says who sees whom (:func:`visibility_bias`), cached rows first.
+        """
         rotation = rotation_at(self.rotation, positions)
-        x, keys, values = embeds, [], []
-        for i, layer in enumerate(self.model.layers):
-            x, key, value = layer(x, rotation, past[i : i + 1], visible)
-            keys.append(key)
-            values.append(value)
-        return TargetOutput(self.model.norm(x), keys, values)
+        x, new = embeds, []
+        for layer, cached in zip(self.model.layers, past, strict=True):
+            x, rows = layer(x, rotation, cached, bias)
+            new.append(rows)
+        return TargetOutput(self.model.norm(x), new)
 
     def whole_sequence(self, prompt: Prompt, tokens: Tensor) -> Tensor:
         """Features ``[B, P + M, D]`` of prompts followed by image tokens ``[B, M]``, for training."""
@@ -276,6 +274,21 @@ class Target(nn.Module):
         out: Tensor = self.lm_head(features)
         return out.float()
 
+    def guided_logits(self, features: Tensor, cfg_scale: Tensor) -> Tensor:
+        """Guided float32 logits ``[R, T, V]`` of the features ``[B, T, D]`` of all guidance rows."""
+        return guided_logits(self.lm_head, features, cfg_scale, self.config.geometry.guidance_rows)
+
+
+def guided_logits(head: nn.Module, features: Tensor, cfg_scale: Tensor, guidance_rows: int) -> Tensor:
+    """Float32 logits ``[R, T, V]`` of features ``[B, T, D]``, guided if there are two guidance rows.
+
+    The head is linear, so guiding the features first gives the same logits with half the work.
+    """
+    if guidance_rows == 2:
+        features = guide(features.float(), cfg_scale).to(features.dtype)
+    out: Tensor = head(features)
+    return out.float()
+
 
 def sequence_visibility(prompt_mask: Tensor, image_rows: int) -> Tensor:
     """Who sees whom ``[B, L, L]`` in a sequence of P prompt rows and ``image_rows`` causal image rows."""
@@ -289,6 +302,6 @@ def sequence_visibility(prompt_mask: Tensor, image_rows: int) -> Tensor:
 
 def guide(rows: Tensor, cfg_scale: Tensor) -> Tensor:
     """Classifier-free guidance ``u + s (c - u)`` over rows ``[2 R, ...]``, ``cfg_scale [R]``: ``[R, ...]``."""
-    conditional, unconditional = rows.chunk(2)
+    conditional, unconditional = rows.unflatten(0, (2, -1)).unbind(0)
     scale = cfg_scale.reshape(-1, *[1] * (rows.ndim - 1))
     return unconditional + scale * (conditional - unconditional)

@@ -1,0 +1,296 @@
+"""Writing a bundle: graphs, arrays and the manifest, all or nothing.
+
+A bundle is built in a temporary folder beside its place and renamed when it is complete and checked, so an
+interrupted or failed export leaves what was there before. A bundle whose sources have not changed is not
+built again.
+"""
+
+import copy
+import dataclasses
+import hashlib
+import json
+import os
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+import torch
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from torch import nn
+
+from vvs.codebook import nearest_codes
+from vvs.errors import BundleError, ExportError
+from vvs.export.compact import compact_drafter, compact_target
+from vvs.export.graphs import DecodeImageGraph, DraftTreeGraph, EncodePromptGraph, Graph, TargetGraph
+from vvs.export.model_set import ModelSet
+from vvs.export.onnx_export import GraphWriter, trace
+from vvs.export.parity import compare, print_parity, require_parity
+from vvs.manifest import (
+    CODEBOOK_LATENTS,
+    CODEBOOK_NEAREST,
+    MANIFEST_FILE,
+    SCHEMA_VERSION,
+    TOKEN_EMBEDDINGS,
+    TOKENIZER_FILE,
+    FileSpec,
+    GraphSpec,
+    Manifest,
+    ParityReport,
+)
+
+TORCH_DTYPES = {"fp32": torch.float32, "fp16": torch.float16}
+MOST_NEIGHBOURS = 1024
+"""Nearest codes stored per token; relaxed acceptance wants hundreds at most."""
+GRAPH_SOURCES = (
+    "compact", "draft_tree", "drafter", "graphs", "layers", "llamagen", "nucleus", "onnx_export", "vq",
+)  # fmt: skip
+"""Modules of this package whose code decides what is in a graph."""
+PACKAGES = ("vvs-toolkit", "torch", "onnx", "onnxscript", "onnxruntime", "numpy")
+
+Parity = dict[str, tuple[ParityReport, ...]]
+
+
+class ExportOutcome(NamedTuple):
+    """What an export did."""
+
+    path: Path
+    skipped: bool
+    """Nothing had changed, so nothing was done."""
+    seconds: float
+    parity: Parity
+    """Differences from the PyTorch modules, by graph."""
+
+
+class _Pair(NamedTuple):
+    """One graph, twice: over compact modules to be traced, over plain ones to be compared with."""
+
+    traced: Graph
+    plain: Graph
+
+
+_M = TypeVar("_M", bound=nn.Module)
+
+
+def in_precision(module: _M, dtype: torch.dtype) -> _M:
+    """The module with its weights in ``dtype``; rotation tables stay float32. A copy, unless nothing changes."""
+    if all(p.dtype == dtype for p in module.parameters()):
+        return module
+    other = copy.deepcopy(module)
+    for parameter in other.parameters():
+        parameter.data = parameter.data.to(dtype)
+    return other
+
+
+def _pairs(models: ModelSet, precision: str) -> Iterator[_Pair]:
+    """All graphs of a bundle. The image decoder runs once an image and stays float32."""
+    dtype = TORCH_DTYPES[precision]
+    target = in_precision(models.target, dtype).eval()
+    drafter = in_precision(models.drafter, dtype).eval()
+    vq = in_precision(models.vq, torch.float32).eval()
+    fast_target, fast_drafter = compact_target(target), compact_drafter(drafter)
+    yield _Pair(EncodePromptGraph(fast_target), EncodePromptGraph(target))
+    yield _Pair(TargetGraph(fast_target), TargetGraph(target))
+    for name, shape in models.trees.items():
+        yield _Pair(
+            DraftTreeGraph(fast_drafter, fast_target, shape, name),
+            DraftTreeGraph(drafter, target, shape, name),
+        )
+    yield _Pair(DecodeImageGraph(vq, models.geometry), DecodeImageGraph(vq, models.geometry))
+
+
+def source_hash(models: ModelSet, precision: str) -> str:
+    """SHA-256 over everything a bundle is made from: settings, weights, code."""
+    settings = {
+        "schema": SCHEMA_VERSION,
+        "precision": precision,
+        "name": models.name,
+        "family": models.family,
+        "target": dataclasses.asdict(models.target.config),
+        "conditioning": dataclasses.asdict(models.conditioning),
+        "drafter": dataclasses.asdict(models.drafter.config),
+        "vq": dataclasses.asdict(models.vq.config),
+        "trees": {name: dataclasses.asdict(shape) for name, shape in models.trees.items()},
+        "default_tree": models.default_tree,
+        "defaults": dict(models.defaults),
+        "examples": list(models.examples),
+        "max_requests": models.max_requests,
+        "tokenizer": models.tokenizer,
+    }
+    digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode())
+    for module in GRAPH_SOURCES:
+        digest.update((Path(__file__).parent / f"{module}.py").read_bytes())
+    for part in (models.target, models.drafter, models.vq):
+        for name, tensor in sorted(part.state_dict().items()):
+            digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+            digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
+    digest.update(np.ascontiguousarray(models.codebook).data)
+    return digest.hexdigest()
+
+
+def file_spec(path: Path) -> FileSpec:
+    """Size and SHA-256 of a file."""
+    with path.open("rb") as file:
+        return FileSpec(path.stat().st_size, hashlib.file_digest(file, "sha256").hexdigest())
+
+
+def read_manifest(folder: Path) -> Manifest | None:
+    """The manifest of the bundle in ``folder``; None if there is none that this version reads."""
+    try:
+        return Manifest.from_dict(json.loads((folder / MANIFEST_FILE).read_text()))
+    except (OSError, ValueError, BundleError):
+        return None
+
+
+def _intact(folder: Path, manifest: Manifest) -> bool:
+    return all(
+        (folder / name).is_file() and file_spec(folder / name) == spec
+        for name, spec in manifest.files.items()
+    )
+
+
+def _write_arrays(models: ModelSet, precision: str, folder: Path) -> None:
+    """Codebook, token embeddings and tokenizer."""
+    embeddings = models.target.model.embed_tokens.weight.detach().to(TORCH_DTYPES[precision])
+    neighbours = min(models.geometry.vocabulary - 1, MOST_NEIGHBOURS)
+    np.save(folder / CODEBOOK_LATENTS, models.codebook)
+    np.save(folder / CODEBOOK_NEAREST, nearest_codes(models.codebook, neighbours))
+    np.save(folder / TOKEN_EMBEDDINGS, embeddings.cpu().numpy())
+    if models.tokenizer is not None:
+        (folder / TOKENIZER_FILE).write_text(models.tokenizer)
+
+
+def _manifest(
+    models: ModelSet, precision: str, folder: Path, graphs: Mapping[str, GraphSpec], source: str
+) -> Manifest:
+    versions = {package: version(package) for package in PACKAGES}
+    return Manifest(
+        name=models.name,
+        family=models.family,
+        precision=precision,
+        geometry=models.geometry,
+        conditioning=models.conditioning,
+        trees=models.trees,
+        default_tree=models.default_tree,
+        max_requests=models.max_requests,
+        graphs=graphs,
+        files={path.name: file_spec(path) for path in sorted(folder.iterdir())},
+        versions=versions | {"python": ".".join(map(str, sys.version_info[:3]))},
+        source=source,
+        defaults=models.defaults,
+        examples=models.examples,
+    )
+
+
+@contextmanager
+def _replacing(path: Path) -> Iterator[Path]:
+    """A temporary folder that takes the place of ``path`` at the end, or vanishes if anything goes wrong."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = Path(tempfile.mkdtemp(prefix=f".{path.name}.", suffix=".part", dir=path.parent))
+    old = temporary.with_suffix(".old")
+    try:
+        temporary.chmod(0o755)
+        yield temporary
+        if path.exists():
+            path.rename(old)
+        try:
+            temporary.rename(path)
+        except OSError:
+            if old.exists():
+                old.rename(path)
+            raise
+    finally:
+        for leftover in (temporary, old):
+            shutil.rmtree(leftover, ignore_errors=True)
+
+
+def _build(models: ModelSet, precision: str, folder: Path, source: str, step: Callable[[str], Any]) -> Parity:
+    """Fill ``folder``; ``step`` is told what comes next."""
+    writer = GraphWriter(folder)
+    specs: dict[str, GraphSpec] = {}
+    parity: Parity = {}
+    for traced, plain in _pairs(models, precision):
+        file = f"{traced.name}.onnx"
+        step(f"tracing {traced.name}")
+        writer.write(trace(traced, models.geometry.guidance_rows), file)
+        step(f"checking {traced.name}")
+        parity[traced.name] = compare(folder / file, plain, precision)
+        require_parity(traced.name, parity[traced.name])
+        specs[traced.name] = GraphSpec(file, traced.inputs, traced.outputs, parity[traced.name])
+    step("arrays and manifest")
+    _write_arrays(models, precision, folder)
+    manifest = _manifest(models, precision, folder, specs, source)
+    (folder / MANIFEST_FILE).write_text(json.dumps(manifest.to_dict(), indent=1) + "\n")
+    return parity
+
+
+def _check_place(path: Path) -> None:
+    if path.exists() and not path.is_dir():
+        raise ExportError(f"{path} is a file, but a bundle is a folder; choose another place")
+    if path.is_dir() and any(path.iterdir()) and not (path / MANIFEST_FILE).is_file():
+        raise ExportError(
+            f"{path} is a folder that holds no bundle, so it is not replaced; choose another place or remove it"
+        )
+
+
+def export_bundle(
+    models: ModelSet,
+    path: str | os.PathLike[str],
+    *,
+    precision: str = "fp32",
+    console: Console | None = None,
+    force: bool = False,
+) -> ExportOutcome:
+    """Export ``models`` into the bundle folder ``path``, unless an unchanged export is there already.
+
+    Args:
+        models: what to export.
+        path: the bundle's folder; an older bundle there is replaced when the new one is complete.
+        precision: of target and drafter, ``fp32`` or ``fp16``.
+        console: where progress and the table of differences are shown; None is silent.
+        force: export even if nothing has changed.
+
+    Raises:
+        ExportError: the precision is unknown, the place is taken, or a graph differs from its module.
+
+    """
+    started = time.perf_counter()
+    place = Path(path)
+    console = console or Console(quiet=True)
+    if precision not in TORCH_DTYPES:
+        raise ExportError(
+            f"precision is {precision!r}, but it must be one of {', '.join(TORCH_DTYPES)}"
+            + (
+                "; ONNX Runtime cannot run bf16 on the CPU, so its graphs could not be checked"
+                if precision == "bf16"
+                else ""
+            )
+        )
+    _check_place(place)
+    source = source_hash(models, precision)
+    existing = read_manifest(place)
+    if not force and existing is not None and existing.source == source and _intact(place, existing):
+        console.print(f"{place} is up to date, nothing to do")
+        parity = {name: spec.parity for name, spec in existing.graphs.items()}
+        return ExportOutcome(place, True, time.perf_counter() - started, parity)
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console) as progress, _replacing(place) as folder:
+        task = progress.add_task("starting", total=2 * (3 + len(models.trees)) + 1)
+        done = iter(range(10**6))
+        parity = _build(
+            models,
+            precision,
+            folder,
+            source,
+            lambda what: progress.update(task, description=what, completed=next(done)),
+        )
+        progress.update(task, description="done", completed=next(done))
+    print_parity(console, parity)
+    return ExportOutcome(place, False, time.perf_counter() - started, parity)
