@@ -30,7 +30,7 @@ class Measured:
 
     @property
     def outside_engines(self) -> dict[str, float]:
-        """Share of each kind of step's wall-clock time in which no graph was running; 0 where there were none."""
+        """Share of the time of each kind of step in which no graph was running; 0 where there were none."""
         shares = {}
         for kind in StepKind:
             total = sum(image.statistics.step_seconds[kind] for image in self.images)

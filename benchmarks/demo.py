@@ -41,9 +41,12 @@ def rows(results: list[Measured]) -> list[dict[str, str]]:
 
 def main(
     bundle: Annotated[Path, typer.Argument(help="Bundle to draw with.")] = Path("engines/demo"),
-    out: Annotated[Path, typer.Option(help="Folder for grid.png, table.md and results.json.")] = Path("out/demo"),
+    out: Annotated[Path, typer.Option(help="Folder for grid.png, table.md and results.json.")] = Path(
+        "out/demo"
+    ),
     prompts: Annotated[
-        list[str] | None, typer.Option("--prompt", help="Prompt to draw; repeat for more. Default: the bundle's.")
+        list[str] | None,
+        typer.Option("--prompt", help="Prompt to draw; repeat for more. Default: the bundle's."),
     ] = None,
     contenders: Annotated[
         list[str] | None,

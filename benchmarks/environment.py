@@ -46,7 +46,7 @@ def _revision() -> str | None:
     """The checked-out commit, with a plus when files differ from it; None outside a repository."""
     here = Path(__file__).resolve().parent
     try:
-        done = subprocess.run(  # noqa: S603
+        done = subprocess.run(
             ["git", "describe", "--always", "--dirty=+", "--abbrev=12", "--exclude=*"],  # noqa: S607
             cwd=here, capture_output=True, text=True, timeout=10, check=True,
         )  # fmt: skip

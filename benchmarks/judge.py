@@ -75,7 +75,7 @@ class Judge:
 
 
 def asked(count: int) -> tuple[list[str], IntArray, IntArray]:
-    """The first ``count`` prompts of an endless round over all colour-garment pairs, and what they ask for."""
+    """``count`` prompts of an endless round over all colour-garment pairs, and what they ask for."""
     pairs = [(c, g) for g in range(len(GARMENT_NAMES)) for c in range(len(COLOUR_NAMES))]
     # A fixed shuffle, so that any prefix is spread over colours and garments.
     order = np.random.default_rng(7).permutation(len(pairs))

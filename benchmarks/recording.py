@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from vvs.acceptance import AcceptanceRule, Exact, Lantern, LanternPlusPlus
 from vvs.config import GenerationConfig
+from vvs.engine import DraftResult
 from vvs.errors import VvsError
 from vvs.sampling import Sampling
 from vvs.skipping import Dynamic, Never, SkipPolicy, Uniform
@@ -40,6 +41,19 @@ class Trace:
     def nodes(self) -> int:
         """Nodes of every draft tree, the root counted."""
         return int(self.arrays["tree_tokens"].shape[1])
+
+    def tree(self, step: int) -> DraftResult | None:
+        """The draft tree of a step, for a batch of one; None past the end. Scores are not recorded: 0."""
+        if step >= len(self.arrays["kind"]):
+            return None
+        tokens, depth = (
+            self.arrays[f"tree_{name}"][step].astype(np.int64) for name in ("tokens", "positions")
+        )
+        ancestors = np.unpackbits(self.arrays["tree_mask"][step], axis=-1)[:, : self.nodes].astype(bool)
+        parent = ancestors & (depth[None, :] == depth[:, None] - 1)
+        parents = np.where(parent.any(axis=1), parent.argmax(axis=1), -1)
+        fields = (tokens, parents, depth, ancestors, np.zeros(self.nodes, np.float32))
+        return DraftResult(*(field[None] for field in fields))
 
     def config(self, tree: str) -> GenerationConfig:
         """The configuration it was recorded with, on the draft tree named ``tree``."""

@@ -17,6 +17,7 @@ import torch
 import typer
 from rich.console import Console
 
+from vvs.benchmarks.recorded_ties import RecordedTies
 from vvs.benchmarks.recording import Recording, Trace
 from vvs.codebook import Codebook
 from vvs.decoding import Decoder
@@ -50,6 +51,8 @@ class Replayed:
     forward_passes: int
     tokens: int
     tokens_equal: int
+    completed: int = 0
+    """Draft trees whose tied nodes were taken from the recording."""
     note: str = ""
 
     @property
@@ -62,8 +65,13 @@ class Replayed:
         return (
             f"{self.file:<32} {self.engine:<12} {self.steps:>4} steps ({self.steps_equal} equal in full)"
             f" {self.forward_passes:>4} forward passes  tokens equal {self.tokens_equal}/{self.tokens}"
-            f"  {verdict}{'  ' + self.note if self.note else ''}"
+            f"  {verdict}{self._remark()}"
         )
+
+    def _remark(self) -> str:
+        if self.note:
+            return f"  {self.note}"
+        return f"  ({self.completed} trees completed with recorded ties)" if self.completed else ""
 
 
 def model_set(recording: Recording, k: int, depth: int) -> ModelSet:
@@ -113,33 +121,40 @@ def replay(trace: Trace, engine: Engine, engine_name: str, codebook: Codebook) -
     }
     uniforms = RecordedUniforms(trace.arrays["uniforms"])
     events: list[StepEvent] = []
-    decoder = Decoder(engine, codebook)
+    ties = RecordedTies(engine, trace)
+    decoder = Decoder(ties, codebook)
     recorded = trace.arrays["tokens"]
     try:
         done = decoder.generate(conditioning, [trace.config(tree)], [uniforms], events.append)
     except VvsError as error:
-        return Replayed(trace.file, engine_name, len(events), 0, 0, len(recorded), 0, str(error))
+        return Replayed(trace.file, engine_name, len(events), 0, 0, len(recorded), 0, note=str(error))
     records = [record for event in events for record in event.records]
     equal = sum(same_step(record, trace) for record in records)
     tokens = int((done.tokens[0] == recorded).sum())
     statistics = done.statistics[0]
     return Replayed(
-        trace.file, engine_name, statistics.steps, equal, statistics.forward_passes, len(recorded), tokens
+        trace.file,
+        engine_name,
+        statistics.steps,
+        equal,
+        statistics.forward_passes,
+        len(recorded),
+        tokens,
+        ties.completed,
     )
 
 
 def same_step(record: StepRecord, trace: Trace) -> bool:
     """Whether a step is the recorded one in full: its kind, its decision and its tree."""
     arrays, step = trace.arrays, record.step
-    if step >= len(arrays["kind"]):
-        return False
-    ancestors = np.unpackbits(arrays["tree_mask"][step], axis=-1)[:, : record.tree.nodes].astype(bool)
+    tree = trace.tree(step)
     decision = (record.kind is StepKind.SKIP, record.accept, record.path)
     return (
-        decision == (arrays["kind"][step], arrays["accept"][step], arrays["path"][step])
-        and np.array_equal(record.tree.tokens, arrays["tree_tokens"][step])
-        and np.array_equal(record.tree.depth, arrays["tree_positions"][step])
-        and np.array_equal(record.tree.ancestors, ancestors)
+        tree is not None
+        and decision == (arrays["kind"][step], arrays["accept"][step], arrays["path"][step])
+        and np.array_equal(record.tree.tokens, tree.tokens[0])
+        and np.array_equal(record.tree.depth, tree.depth[0])
+        and np.array_equal(record.tree.ancestors, tree.ancestors[0])
     )
 
 
@@ -158,10 +173,15 @@ def engines(models: ModelSet, names: list[str], console: Console) -> Iterator[tu
 def main(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder with the recording's .npz files.")],
     chosen: Annotated[
-        list[str] | None, typer.Option("--engine", help=f"Of {', '.join(ENGINES)}; repeat for more. Default: all.")
+        list[str] | None,
+        typer.Option("--engine", help=f"Of {', '.join(ENGINES)}; repeat for more. Default: all."),
     ] = None,
-    k: Annotated[int, typer.Option(min=1, help="Children per node of the recorded draft trees.")] = PUBLISHED_K,
-    depth: Annotated[int, typer.Option(min=0, help="Expansions of the recorded draft trees.")] = PUBLISHED_DEPTH,
+    k: Annotated[
+        int, typer.Option(min=1, help="Children per node of the recorded draft trees.")
+    ] = PUBLISHED_K,
+    depth: Annotated[
+        int, typer.Option(min=0, help="Expansions of the recorded draft trees.")
+    ] = PUBLISHED_DEPTH,
 ) -> None:
     """Replay every trace of DIR on every engine; exit 1 on any difference."""
     console = Console(stderr=True)

@@ -44,7 +44,12 @@ class Scored:
 
 
 def draw(
-    pipeline: Pipeline, contender: Contender, prompts: Sequence[str], seed: int, batch: int, progress: Progress
+    pipeline: Pipeline,
+    contender: Contender,
+    prompts: Sequence[str],
+    seed: int,
+    batch: int,
+    progress: Progress,
 ) -> tuple[NDArray[np.uint8], float, float]:
     """Draw all prompts in batches; returns pixels, mean step compression and mean accepted length."""
     task = progress.add_task(contender.label, total=len(prompts))
@@ -101,7 +106,9 @@ def main(
     weights: Annotated[Path, typer.Option(help="Folder with the judge's weights.")] = Path(
         "engines/weights/demo"
     ),
-    out: Annotated[Path, typer.Option(help="Folder for score.md, score.json and pictures.")] = Path("out/score"),
+    out: Annotated[Path, typer.Option(help="Folder for score.md, score.json and pictures.")] = Path(
+        "out/score"
+    ),
     contenders: Annotated[
         list[str] | None,
         typer.Option("--run", help="Mode and settings, such as 'vvs policy=uniform:3'; repeat for more."),
@@ -157,7 +164,10 @@ def _report(
     )
     for s in scored:
         cells = [
-            [s.pixels[r * SHOWN_COLUMNS + c] if r * SHOWN_COLUMNS + c < len(prompts) else None for c in range(SHOWN_COLUMNS)]
+            [
+                s.pixels[r * SHOWN_COLUMNS + c] if r * SHOWN_COLUMNS + c < len(prompts) else None
+                for c in range(SHOWN_COLUMNS)
+            ]
             for r in range(min(SHOWN_ROWS, -(-len(prompts) // SHOWN_COLUMNS)))
         ]
         labels = ["; ".join(prompts[r * SHOWN_COLUMNS : (r + 1) * SHOWN_COLUMNS]) for r in range(len(cells))]

@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 
 from vvs.errors import VvsError
-from vvs.export.training.demo import DemoSettings, DemoTraining
+from vvs.export.training.demo import SETTINGS, DemoTraining
 
 STAGES = ("vq", "target", "drafter", "classifier")
 
@@ -35,7 +35,7 @@ def main(
     if threads:
         torch.set_num_threads(threads)
     console = Console(width=None if Console().is_terminal else 200)
-    settings = dataclasses.replace(DemoSettings(), compile=compile_layers)
+    settings = dataclasses.replace(SETTINGS, compile=compile_layers)
     try:
         DemoTraining(settings, runs, weights, console).run(names)
     except VvsError as error:

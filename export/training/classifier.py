@@ -37,6 +37,7 @@ class Classifier(nn.Module):
         self.garments = nn.Linear(FEATURES, len(GARMENT_NAMES))
 
     def forward(self, pixels: Tensor) -> Verdict:
+        """Look at pictures."""
         x = pixels
         for conv, norm in zip((self.stem, self.wide, self.deep), self.norms, strict=True):
             x = F.max_pool2d(F.relu(norm(conv(x))), 2)

@@ -53,15 +53,22 @@ EVALUATION_SEED = 1_000_003
 class DemoSettings:
     """How each stage is trained, and how a drafter sees stale features."""
 
-    vq: TrainSettings = TrainSettings(
-        steps=1400, batch=64, learning_rate=1e-3, weight_decay=0.0, beta2=0.99
-    )
-    target: TrainSettings = TrainSettings(steps=2800, batch=32, learning_rate=1.5e-3, warmup=200)
-    drafter: TrainSettings = TrainSettings(steps=700, batch=24, learning_rate=1e-3)
-    classifier: TrainSettings = TrainSettings(steps=1500, batch=128, learning_rate=2e-3)
-    mix: FeatureMix = FeatureMix()
+    vq: TrainSettings
+    target: TrainSettings
+    drafter: TrainSettings
+    classifier: TrainSettings
+    mix: FeatureMix
     compile: bool = True
     """Let torch.compile fuse the target's layers; needs a C++ compiler."""
+
+
+SETTINGS = DemoSettings(
+    vq=TrainSettings(steps=1400, batch=64, learning_rate=1e-3, weight_decay=0.0, beta2=0.99),
+    target=TrainSettings(steps=2800, batch=32, learning_rate=1.5e-3, warmup=200),
+    drafter=TrainSettings(steps=700, batch=24, learning_rate=1e-3),
+    classifier=TrainSettings(steps=1500, batch=128, learning_rate=2e-3),
+    mix=FeatureMix(),
+)
 
 
 def new_vq() -> VQTokenizer:
@@ -149,7 +156,8 @@ class DemoTraining:
         source, rng = self._source("test"), np.random.default_rng(EVALUATION_SEED)
         stage, kept = TargetStage(target.eval(), source), torch.zeros(64, dtype=torch.bool)
         losses = [
-            float(stage.negative_log_likelihood(source.draw(64, rng), kept)) for _ in range(EVALUATION_BATCHES)
+            float(stage.negative_log_likelihood(source.draw(64, rng), kept))
+            for _ in range(EVALUATION_BATCHES)
         ]
         return {"nats_per_token": float(np.mean(losses))}
 
@@ -167,7 +175,8 @@ class DemoTraining:
     def train_classifier(self) -> dict[str, float]:
         """Train the judge; held out: share of test pictures whose colour and garment it names."""
         classifier = Classifier()
-        train(ClassifierStage(classifier, load_garments("train")), self.settings.classifier, self.runs, self.console)
+        stage = ClassifierStage(classifier, load_garments("train"))
+        train(stage, self.settings.classifier, self.runs, self.console)
         save_weights(classifier, self._path("classifier"))
         load_weights(classifier, self._path("classifier"))
         return _judge_classifier(classifier.eval(), load_garments("test"))

@@ -1,4 +1,4 @@
-"""Trains the EAGLE drafter on the target's own features: smooth L1 on features, cross-entropy on distributions.
+"""Trains the EAGLE drafter on the target's own features and distributions.
 
 Two things are done to the input features on purpose, since decoding does them too: some are replaced by
 the drafter's own predictions (deeper levels of a draft tree see those), and some by features from a few
@@ -34,9 +34,10 @@ class FeatureMix:
     stale_shift: int = 4
 
     def __post_init__(self) -> None:
-        if not (0 <= self.predicted and 0 <= self.stale and self.predicted + self.stale <= 1):
+        if not (self.predicted >= 0 and self.stale >= 0 and self.predicted + self.stale <= 1):
             raise SettingsError(
-                f"shares of predicted ({self.predicted}) and stale ({self.stale}) features must lie in 0..1 together"
+                f"the shares of predicted ({self.predicted}) and stale ({self.stale}) features "
+                "must not be negative, nor exceed 1 together"
             )
         if self.stale_shift < 1:
             raise SettingsError(f"stale_shift is {self.stale_shift}, but it must be at least 1")
@@ -55,7 +56,7 @@ class DrafterStage:
         self._mix = mix
 
     def losses(self, batch: int, rng: np.random.Generator) -> Mapping[str, Tensor]:
-        """Both losses on one batch, averaged over a plain and a mixed pass; ``agree`` is the top-1 agreement."""
+        """Both losses on one batch, over a plain and a mixed pass; ``agree`` is the top-1 agreement."""
         examples = self._source.draw(batch, rng)
         dropped = torch.from_numpy(rng.random(batch) < UNCONDITIONAL_SHARE)
         with torch.autocast("cpu", torch.bfloat16):

@@ -1,4 +1,4 @@
-"""Trains the target: next-token prediction over the tokens of tinted garments, prompts dropped now and then."""
+"""Trains the target: next-token prediction over tinted garments; prompts are dropped now and then."""
 
 from collections.abc import Mapping
 from typing import NamedTuple

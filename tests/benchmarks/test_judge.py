@@ -19,7 +19,7 @@ def test_the_frechet_distance_of_gaussians_is_the_closed_form() -> None:
     rng = np.random.default_rng(0)
     a = rng.normal(size=(4000, 3)) * [1.0, 2.0, 0.0]
     assert frechet_distance(a, a) == pytest.approx(0, abs=1e-6)
-    assert frechet_distance(a, a + [3.0, 0.0, 4.0]) == pytest.approx(25, abs=1e-6)
+    assert frechet_distance(a, a + np.array([3.0, 0.0, 4.0])) == pytest.approx(25, abs=1e-6)
     # Axis-aligned: the squared difference of the deviations.
     deviations = a.std(axis=0, ddof=1)
     assert frechet_distance(a, a * 3) == pytest.approx(
