@@ -80,7 +80,7 @@ _M = TypeVar("_M", bound=nn.Module)
 
 
 def in_precision(module: _M, dtype: torch.dtype) -> _M:
-    """The module with its weights in ``dtype``; rotation tables stay float32. A copy, unless nothing changes."""
+    """The module with its weights in ``dtype``, copied if that changes any; rotation tables stay float32."""
     if all(p.dtype == dtype for p in module.parameters()):
         return module
     other = copy.deepcopy(module)
@@ -236,7 +236,8 @@ def _check_place(path: Path) -> None:
         raise ExportError(f"{path} is a file, but a bundle is a folder; choose another place")
     if path.is_dir() and any(path.iterdir()) and not (path / MANIFEST_FILE).is_file():
         raise ExportError(
-            f"{path} is a folder that holds no bundle, so it is not replaced; choose another place or remove it"
+            f"{path} is a folder that holds no bundle, so it is not replaced; "
+            "choose another place or remove it"
         )
 
 

@@ -119,7 +119,8 @@ def _read_folder(folder: Path) -> State:
         if (folder / name).is_file():
             return read_state(folder / name)
     raise CheckpointError(
-        f"the folder {folder} holds no checkpoint: it needs {' or '.join(FOLDER_FILES)}, whole or with an index"
+        f"the folder {folder} holds no checkpoint: it needs {' or '.join(FOLDER_FILES)}, "
+        "whole or with an index"
     )
 
 
@@ -189,7 +190,7 @@ def rename_target(state: State) -> State:
                 renamed[f"model.layers.{fused[1]}.self_attn.{part}_proj.weight"] = rows
             continue
         for pattern, ours in RENAMED:
-            name = re.sub(pattern, ours, name)  # noqa: PLW2901 - at most one pattern matches
+            name = re.sub(pattern, ours, name)  # at most one pattern matches
         renamed[name] = tensor
     return renamed
 

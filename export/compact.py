@@ -46,6 +46,7 @@ class CompactAttention(Attention):
         self.o_proj = attention.o_proj
 
     def project(self, x: Tensor, rotation: Rotation) -> tuple[Tensor, Tensor, Tensor]:
+        """Query, key and value ``[B, H, T, Dh]``, their places in half-split order."""
         rows = self.qkv_proj(x).unflatten(-1, (3 * self.heads, -1)).transpose(1, 2)
         turning, value = rows.split([2 * self.heads, self.heads], dim=1)
         wide = turning.float()
@@ -64,6 +65,7 @@ class CompactSwiGLU(nn.Module):
         self.down_proj = mlp.down_proj
 
     def forward(self, x: Tensor) -> Tensor:
+        """The same function of ``x [B, T, D]``."""
         gate, up = self.gate_up_proj(x).chunk(2, dim=-1)
         out: Tensor = self.down_proj(F.silu(gate) * up)
         return out
@@ -88,6 +90,7 @@ class CompactDrafter(Drafter):
         self.register_buffer("rotation", _half_split_rotation(drafter.rotation), persistent=False)
 
     def fuse(self, tokens: Tensor, features: Tensor) -> Tensor:
+        """Input rows ``[B, A, D]`` of next tokens ``[B, A]`` and features ``[B, A or 1, D]``."""
         out: Tensor = self.fc(features) + F.embedding(tokens, self.token_share)
         return out
 

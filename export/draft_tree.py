@@ -16,9 +16,9 @@ from vvs.export.layers import Rows, visibility_bias
 from vvs.export.llamagen import Target, guided_logits
 from vvs.tree_shape import TreeShape
 
-# Stands for log 0: below every real score, yet finite, so that sums and comparisons stay defined. A tree
-# with more nodes than the nuclei have tokens is filled up with such nodes, tied and so in no order.
-IMPOSSIBLE = -1e9
+# The log-probability of a token outside the nucleus. A tree with more nodes than the nuclei have tokens is
+# filled up with such nodes; they are tied, so which ones is up to the top-k of the runtime, as published.
+IMPOSSIBLE = float("-inf")
 # The nucleus is found by narrowing its bound this many times, each time to one of this many parts: 2^-25
 # of the range of the log-probabilities, about a float's precision.
 NARROWINGS = 5
@@ -49,9 +49,9 @@ class _Frontier(NamedTuple):
 
     tokens: Tensor  # [R, k]
     scores: Tensor  # [R, k]
-    features: Tensor  # [B, k, D] predicted features of their parents
+    features: Tensor  # [B, k or 1, D] predicted features of their parents
     ids: Tensor  # [R, k]
-    lineage: Tensor  # [R, k, levels * k] attention bias: which expanded nodes are ancestors, or itself
+    lineage: Tensor  # [B, k, levels * k] attention bias: which expanded nodes are ancestors, or itself
 
 
 class _Seen(NamedTuple):
@@ -62,7 +62,10 @@ class _Seen(NamedTuple):
 
 
 def log_probabilities(logits: Tensor, temperature: Tensor, top_p: Tensor) -> Tensor:
-    """Log-probabilities ``[R, K, V]`` of guided logits after temperature and nucleus; temperature 0 reads as 1."""
+    """Log-probabilities ``[R, K, V]`` of guided logits after temperature and nucleus.
+
+    Temperature 0 reads as 1: greedy drafting ranks by the raw logits.
+    """
     heat = torch.where(temperature > 0, temperature, 1.0).reshape(-1, 1, 1)
     logs = torch.log_softmax(logits / heat, dim=-1)
     if torch.compiler.is_exporting():
@@ -135,7 +138,8 @@ class DraftTree(nn.Module):
             ``past_length [B]``, ``cfg_scale``, ``temperature`` and ``top_p`` ``[R]``,
             ``past_k`` and ``past_v`` ``[B, H, S, Dh]``.
 
-        Returns: the fields of :class:`Tree`, then the consumed rows' ``new_k`` and ``new_v`` ``[B, H, A, Dh]``.
+        Returns: the fields of :class:`Tree`, then the consumed rows' ``new_k`` and ``new_v``
+            ``[B, H, A, Dh]``.
         """
         consumed, capacity = tokens.shape[1], past_k.shape[2]
         rows = torch.arange(consumed, device=tokens.device)
@@ -161,8 +165,8 @@ class DraftTree(nn.Module):
         best = self._predict(last, cfg_scale, heat)[:, 0].topk(k)
         ids = torch.arange(1, k + 1, device=last.device).expand(requests, k)
         itself = visibility_bias(torch.eye(k, dtype=torch.bool, device=last.device))[:, 0]
-        itself = itself.expand(requests, k, k)
-        frontier = _Frontier(best.indices, best.values, last.expand(-1, k, -1), ids, itself)
+        itself = itself.expand(last.shape[0], k, k)
+        frontier = _Frontier(best.indices, best.values, last, ids, itself)
         levels = [_Scored(best.indices, best.values, torch.zeros_like(ids))]
         for level in range(self.shape.depth):
             out, new = self._expand(frontier, position + level, seen)
@@ -179,8 +183,8 @@ class DraftTree(nn.Module):
     def _expand(self, frontier: _Frontier, position: Tensor, seen: _Seen) -> tuple[Tensor, Rows]:
         """Run the k frontier nodes; each sees the past, the consumed rows, its ancestors and itself."""
         x = self.drafter.fuse(self._both(frontier.tokens), frontier.features)
-        bias = torch.cat([seen.bias, self._both(frontier.lineage).unsqueeze(1)], dim=-1)
-        out: tuple[Tensor, Rows] = self.drafter(x, position.expand(-1, self.shape.k), seen.rows, bias)
+        bias = torch.cat([seen.bias, frontier.lineage.unsqueeze(1)], dim=-1)
+        out: tuple[Tensor, Rows] = self.drafter(x, position, seen.rows, bias)
         return out
 
     def _next_frontier(
@@ -189,18 +193,15 @@ class DraftTree(nn.Module):
         """The best k of the k * k children of one level."""
         k = self.shape.k
         best = level.scores.topk(k)
-        parent = best.indices // k
-        tokens = torch.gather(level.tokens, 1, best.indices)
-        inherited = torch.gather(
-            frontier.lineage, 1, parent.unsqueeze(-1).expand(-1, -1, frontier.lineage.shape[2])
-        )
-        source = self._both(parent).unsqueeze(-1).expand(-1, -1, out.shape[-1])
-        first_id = 1 + k + index * k * k
+        parent = torch.div(best.indices, k, rounding_mode="trunc")
+        source = self._both(parent).unsqueeze(-1)
+        width, depth = out.shape[-1], frontier.lineage.shape[2]
+        inherited = torch.gather(frontier.lineage, 1, source.expand(-1, -1, depth))
         return _Frontier(
-            tokens,
+            torch.gather(level.tokens, 1, best.indices),
             best.values,
-            torch.gather(out, 1, source),
-            best.indices + first_id,
+            torch.gather(out, 1, source.expand(-1, -1, width)),
+            best.indices + (1 + k + index * k * k),
             torch.cat([inherited, itself], dim=2),
         )
 

@@ -38,6 +38,7 @@ class DrafterLayer(nn.Module):
     def forward(
         self, x: Tensor, rotation: Rotation, past: Sequence[Rows], bias: Tensor
     ) -> tuple[Tensor, Rows]:
+        """New rows ``x [B, A, D]`` over past ones; also their key and value rows."""
         attended, new = self.self_attn(x, rotation, past, bias)
         x = x + attended
         return x + self.mlp(self.post_attention_layernorm(x)), new
@@ -65,7 +66,8 @@ class Drafter(nn.Module):
         self.register_buffer("rotation", table, persistent=False)
 
     def fuse(self, tokens: Tensor, features: Tensor) -> Tensor:
-        """Input rows ``[B, A, D]`` of next tokens ``[B, A]`` and features ``[B, A, D]``."""
+        """Input rows ``[B, A, D]`` of next tokens ``[B, A]`` and features ``[B, A or 1, D]``."""
+        features = features.expand(*tokens.shape, -1)
         out: Tensor = self.fc(torch.cat([self.embed_tokens(tokens).to(features.dtype), features], dim=-1))
         return out
 
@@ -74,7 +76,8 @@ class Drafter(nn.Module):
     ) -> tuple[Tensor, Rows]:
         """Predicted features and new key and value rows of fused rows ``x [B, A, D]``.
 
-        ``positions [B, A]`` are those of the rows' tokens; ``past`` and ``bias`` are as in :class:`Attention`.
+        ``positions`` are those of the rows' tokens, ``[B, A]``, or ``[B, 1]`` if they share one; ``past`` and
+        ``bias`` are as in :class:`Attention`.
         """
         out: tuple[Tensor, Rows] = self.layers[0](x, rotation_at(self.rotation, positions), past, bias)
         return out

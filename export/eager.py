@@ -165,12 +165,14 @@ class EagerSession:
         wanted = [tensor.name for tensor in self.engine.encode_prompt.inputs]
         if sorted(conditioning) != sorted(wanted):
             raise PromptError(
-                f"this model's prompts are {' and '.join(wanted)}, but got {' and '.join(conditioning) or 'nothing'}"
+                f"this model's prompts are {' and '.join(wanted)}, "
+                f"but got {' and '.join(conditioning) or 'nothing'}"
             )
         for name in wanted:
             if len(conditioning[name]) != self.requests:
                 raise PromptError(
-                    f"{name} has {len(conditioning[name])} rows, but the session holds {self.requests} requests"
+                    f"{name} has {len(conditioning[name])} rows, "
+                    f"but the session holds {self.requests} requests"
                 )
         return [self.engine.put(conditioning[name]) for name in wanted]
 

@@ -95,12 +95,14 @@ class EncodePromptGraph(Graph):
         self.outputs = (spec("prompt_embeds", dtype, "B", P, D), spec("prompt_mask", torch.bool, "B", P))
 
     def forward(self, *conditioning: Tensor) -> Tensors:
+        """Prompt rows and their mask."""
         dtype = dtype_of(self.prompt)
         prepared = [c.to(dtype) if c.is_floating_point() else c for c in conditioning]
         prompt = self.prompt(*prepared, self.guidance_rows)
         return prompt.embeds, prompt.mask
 
-    def sample(self, requests: int, rows: int, rng: torch.Generator) -> Tensors:  # noqa: ARG002 - P is fixed
+    def sample(self, requests: int, rows: int, rng: torch.Generator) -> Tensors:
+        """Random prompts of random lengths."""
         match self.conditioning:
             case ClassConditioning(classes):
                 return (torch.randint(0, classes, (requests,), generator=rng),)
@@ -158,6 +160,7 @@ class TargetGraph(Graph):
         cfg_scale: Tensor,
         *past: Tensor,
     ) -> Tensors:
+        """Logits, features, then key and value rows of every layer."""
         capacity, prompt_length = past[0].shape[2], prompt_mask.shape[1]
         cached = torch.arange(capacity, device=embeds.device) < past_length.unsqueeze(1)
         prompt, image = cached.split([prompt_length, capacity - prompt_length], dim=1)
@@ -169,6 +172,7 @@ class TargetGraph(Graph):
         return (logits, out.features, *(part for new in out.rows for part in new))
 
     def sample(self, requests: int, rows: int, rng: torch.Generator) -> Tensors:
+        """Random trees of real token embeddings over random caches."""
         geometry = self.geometry
         B, S, P = requests * geometry.guidance_rows, geometry.capacity, geometry.prompt_length
         tokens = torch.randint(0, geometry.vocabulary, (B, rows), generator=rng)
@@ -223,10 +227,12 @@ class DraftTreeGraph(Graph):
         )
 
     def forward(self, *inputs: Tensor) -> Tensors:
+        """The tree, then the consumed key and value rows."""
         out: Tensors = self.tree(*inputs)
         return out
 
     def sample(self, requests: int, rows: int, rng: torch.Generator) -> Tensors:
+        """Random features; some requests want a nucleus."""
         geometry = self.geometry
         g, P, D = geometry.guidance_rows, geometry.prompt_length, geometry.hidden
         B = requests * g
@@ -268,10 +274,12 @@ class DecodeImageGraph(Graph):
         self.outputs = (spec("image", torch.float32, "R", 3, size, size),)
 
     def forward(self, tokens: Tensor) -> Tensors:
+        """Pixels in [-1, 1]."""
         image = self.vq.decode(tokens.unflatten(1, (self.grid, self.grid)))
         return (image.float().clamp(-1, 1),)
 
-    def sample(self, requests: int, rows: int, rng: torch.Generator) -> Tensors:  # noqa: ARG002 - fixed length
+    def sample(self, requests: int, rows: int, rng: torch.Generator) -> Tensors:
+        """Random tokens."""
         shape = (requests, self.grid * self.grid)
         return (torch.randint(0, self.vocabulary, shape, generator=rng),)
 

@@ -24,6 +24,7 @@ class RMSNorm(nn.Module):
         self.eps = eps
 
     def forward(self, x: Tensor) -> Tensor:
+        """Normalise the last axis of ``x``; keeps its dtype."""
         wide = x.float()
         # Written as a division by a root: the form that graph optimisers know as one fused norm.
         unit = wide / torch.sqrt(wide.pow(2).mean(-1, keepdim=True) + self.eps)
@@ -89,10 +90,10 @@ def attend(query: Tensor, past: Rows, recent: Rows, bias: Tensor) -> Tensor:
 
     ``bias`` is ``[B, 1, T, S]`` over the rows of both, the past first.
     """
-    scores = torch.cat(
-        [torch.matmul(query, rows.keys.transpose(-1, -2)) for rows in (past, recent)], dim=-1
-    ).float()
-    weights = torch.softmax(scores * query.shape[-1] ** -0.5 + bias, dim=-1).to(query.dtype)
+    # Scaling the short query, not the long scores, is less work and fuses into the products.
+    query = query * query.shape[-1] ** -0.5
+    scores = [torch.matmul(query, rows.keys.transpose(-1, -2)) for rows in (past, recent)]
+    weights = torch.softmax(torch.cat(scores, dim=-1).float() + bias, dim=-1).to(query.dtype)
     parts = torch.split(weights, [past.keys.shape[2], recent.keys.shape[2]], dim=-1)
     return torch.matmul(parts[0], past.values) + torch.matmul(parts[1], recent.values)
 
@@ -130,10 +131,9 @@ class Attention(nn.Module):
         """
         query, key, value = self.project(x, rotation)
         new = Rows(key, value)
-        recent = (
-            Rows(*(torch.cat(part, dim=2) for part in zip(*past[1:], new, strict=True))) if past[1:] else new
-        )
-        return self.merge(attend(query, past[0], recent, bias)), new
+        stretches = [*past[1:], new]
+        recent = Rows(*(torch.cat(part, dim=2) for part in zip(*stretches, strict=True)))
+        return self.merge(attend(query, past[0], recent if past[1:] else new, bias)), new
 
     def whole_sequence(self, x: Tensor, rotation: Rotation, visible: Tensor) -> Tensor:
         """The same without a past, by PyTorch's fused kernel; ``visible`` is ``[B or 1, 1, T, T]``."""
@@ -151,12 +151,16 @@ class SwiGLU(nn.Module):
         self.down_proj = nn.Linear(inner, hidden, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
+        """The layer applied to ``x [B, T, D]``."""
         out: Tensor = self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))
         return out
 
 
 def prompt_visibility(valid: Tensor) -> Tensor:
-    """Which prompt rows see which, ``[B, P, P]`` for ``valid [B, P]``: ``j <= i and (valid[j] or not valid[i])``."""
+    """Which prompt rows see which, ``[B, P, P]`` for ``valid [B, P]``.
+
+    ``j <= i and (valid[j] or not valid[i])``: padded rows see padded rows only.
+    """
     rows = torch.arange(valid.shape[1], device=valid.device)
     causal = rows[None, :] <= rows[:, None]
     return causal & (valid[:, None, :] | ~valid[:, :, None])

@@ -72,7 +72,8 @@ class TargetConfig:
         geometry = self.geometry
         if geometry.heads * geometry.head_dim != geometry.hidden:
             raise SettingsError(
-                f"{geometry.heads} heads of {geometry.head_dim} do not make a hidden size of {geometry.hidden}"
+                f"{geometry.heads} heads of {geometry.head_dim} do not make "
+                f"a hidden size of {geometry.hidden}"
             )
         if geometry.head_dim % 4:
             raise SettingsError(f"head_dim is {geometry.head_dim}, but 2-D RoPE needs a multiple of 4")
@@ -91,6 +92,7 @@ class CaptionProjection(nn.Module):
         self.fc2 = nn.Linear(hidden, hidden, bias=False)
 
     def forward(self, caption: Tensor) -> Tensor:
+        """Embeddings ``[B, P, D]`` of caption states ``[B, P, C]``."""
         out: Tensor = self.fc2(F.gelu(self.fc1(caption), approximate="tanh"))
         return out
 
@@ -126,7 +128,8 @@ class CaptionEmbedding(nn.Module):
     def project(self, states: Tensor, mask: Tensor, guidance_rows: int) -> Prompt:
         """Prompt rows of right-padded caption states ``[R, P, C]``, ``mask [R, P]`` bool.
 
-        With two guidance rows the unconditional rows follow; they share the conditional rows' mask, as published.
+        With two guidance rows the unconditional rows follow; they share the conditional rows' mask, as
+        published.
         """
         caption, valid = move_right(states, mask)
         if guidance_rows == 2:
@@ -135,6 +138,7 @@ class CaptionEmbedding(nn.Module):
         return Prompt(self.cap_proj(caption), valid)
 
     def forward(self, hidden_states: Tensor, mask: Tensor, guidance_rows: int) -> Prompt:
+        """Prompt rows of caption states."""
         return self.project(hidden_states, mask, guidance_rows)
 
 
@@ -146,6 +150,7 @@ class WordEmbedding(CaptionEmbedding):
         self.word_embedding = nn.Embedding(words, caption_dim)
 
     def forward(self, token_ids: Tensor, mask: Tensor, guidance_rows: int) -> Prompt:
+        """Prompt rows of right-padded word ids ``[R, P]``."""
         return self.project(self.word_embedding(token_ids), mask, guidance_rows)
 
 
@@ -158,6 +163,7 @@ class ClassEmbedding(nn.Module):
         self.embedding_table = nn.Embedding(classes + 1, hidden)
 
     def forward(self, class_ids: Tensor, guidance_rows: int) -> Prompt:
+        """One prompt row for each class id."""
         if guidance_rows == 2:
             class_ids = torch.cat([class_ids, torch.full_like(class_ids, self.classes)])
         embeds = self.embedding_table(class_ids).unsqueeze(1)
@@ -176,6 +182,7 @@ class TargetLayer(nn.Module):
         self.post_attention_layernorm = RMSNorm(hidden, config.norm_eps)
 
     def forward(self, x: Tensor, rotation: Rotation, past: Rows, bias: Tensor) -> tuple[Tensor, Rows]:
+        """New rows ``x [B, T, D]`` over cached ones; also their key and value rows."""
         attended, new = self.self_attn(self.input_layernorm(x), rotation, [past], bias)
         x = x + attended
         return x + self.mlp(self.post_attention_layernorm(x)), new
@@ -301,7 +308,7 @@ def sequence_visibility(prompt_mask: Tensor, image_rows: int) -> Tensor:
 
 
 def guide(rows: Tensor, cfg_scale: Tensor) -> Tensor:
-    """Classifier-free guidance ``u + s (c - u)`` over rows ``[2 R, ...]``, ``cfg_scale [R]``: ``[R, ...]``."""
+    """Classifier-free guidance ``u + s (c - u)``: ``[R, ...]`` of ``[2 R, ...]`` and ``cfg_scale [R]``."""
     conditional, unconditional = rows.unflatten(0, (2, -1)).unbind(0)
     scale = cfg_scale.reshape(-1, *[1] * (rows.ndim - 1))
     return unconditional + scale * (conditional - unconditional)

@@ -50,7 +50,8 @@ class ModelSet:
         wanted = (geometry.vocabulary, geometry.code_dim)
         if self.codebook.shape != wanted or self.codebook.dtype != np.float32:
             raise SettingsError(
-                f"the codebook is {self.codebook.dtype} {self.codebook.shape}, but it must be float32 {wanted}"
+                f"the codebook is {self.codebook.dtype} {self.codebook.shape}, "
+                f"but it must be float32 {wanted}"
             )
         if self.vq.config.codes != geometry.vocabulary:
             raise SettingsError(
@@ -60,8 +61,8 @@ class ModelSet:
         pixels = geometry.grid * self.vq.config.downsampling
         if pixels != geometry.image_size:
             raise SettingsError(
-                f"image_size is {geometry.image_size}, but the image decoder turns {geometry.grid} tokens a side "
-                f"into {pixels} pixels"
+                f"image_size is {geometry.image_size}, but the image decoder turns "
+                f"{geometry.grid} tokens a side into {pixels} pixels"
             )
         if self.default_tree not in self.trees:
             known = ", ".join(self.trees) or "none"

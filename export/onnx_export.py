@@ -100,12 +100,13 @@ def trace(graph: Graph, guidance_rows: int) -> ir.Model:
 
 
 def _described(model: ir.Model, graph: Graph) -> ir.Model:
-    """Give inputs and outputs the contract's shapes, and drop what the tracer notes about sources and paths."""
+    """Give inputs and outputs the contract's shapes; drop the tracer's notes about sources and paths."""
     for values, specs in ((model.graph.inputs, graph.inputs), (model.graph.outputs, graph.outputs)):
         for value, tensor in zip(values, specs, strict=True):
             if value.name != tensor.name or value.dtype != ONNX_DTYPES[tensor.dtype]:
                 raise RuntimeError(
-                    f"graph {graph.name}: traced {value.name} {value.dtype}, expected {tensor.name} {tensor.dtype}"
+                    f"graph {graph.name}: traced {value.name} {value.dtype}, "
+                    f"expected {tensor.name} {tensor.dtype}"
                 )
             value.shape = ir.Shape(tensor.shape)
     model.metadata_props.clear()

@@ -266,6 +266,8 @@ def load_recipe(path: str | Path) -> Recipe:
         raise SettingsError(f"there is no recipe at {file}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as error:
         raise SettingsError(f"the recipe {file} cannot be read: {error}") from error
+    if "path" in data:
+        raise SettingsError(f"{file}: unknown field 'path'; a recipe lies where it lies")
     return _record(Recipe, {**data, "path": file}, str(file))
 
 

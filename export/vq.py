@@ -5,6 +5,7 @@ weights load as they are. Training (EMA codebook, losses) lives in ``vvs.export.
 """
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
@@ -61,6 +62,7 @@ class ResidualBlock(nn.Module):
             self.nin_shortcut = nn.Conv2d(channels_in, channels_out, 1)
 
     def forward(self, x: Tensor) -> Tensor:
+        """Apply the block."""
         h = self.conv1(F.silu(self.norm1(x)))
         h = self.conv2(F.silu(self.norm2(h)))
         shortcut: Tensor = self.nin_shortcut(x) if hasattr(self, "nin_shortcut") else x
@@ -79,6 +81,7 @@ class AttentionBlock(nn.Module):
         self.proj_out = nn.Conv2d(channels, channels, 1)
 
     def forward(self, x: Tensor) -> Tensor:
+        """Apply the block."""
         h = self.norm(x)
         query, key, value = (conv(h).flatten(2).transpose(1, 2) for conv in (self.q, self.k, self.v))
         scores = torch.matmul(query, key.transpose(1, 2)) * key.shape[-1] ** -0.5
@@ -94,6 +97,7 @@ class Downsample(nn.Module):
         self.conv = nn.Conv2d(channels, channels, 3, stride=2)
 
     def forward(self, x: Tensor) -> Tensor:
+        """Halve both sides."""
         out: Tensor = self.conv(F.pad(x, (0, 1, 0, 1)))
         return out
 
@@ -106,19 +110,20 @@ class Upsample(nn.Module):
         self.conv = nn.Conv2d(channels, channels, 3, padding=1)
 
     def forward(self, x: Tensor) -> Tensor:
+        """Double both sides."""
         out: Tensor = self.conv(F.interpolate(x, scale_factor=2.0, mode="nearest"))
         return out
 
 
 class Level(nn.Module):
-    """One resolution: residual blocks, each followed by attention at the coarsest level, then a resampling."""
+    """One resolution: residual blocks, each followed by attention if coarsest, then a resampling."""
 
     def __init__(
         self, channels_in: int, channels_out: int, blocks: int, *, attention: bool, resample: str | None
     ) -> None:
         super().__init__()
         widths = [channels_in] + [channels_out] * blocks
-        self.res = nn.ModuleList(ResidualBlock(a, b) for a, b in zip(widths, widths[1:], strict=False))
+        self.res = nn.ModuleList(ResidualBlock(a, b) for a, b in pairwise(widths))
         self.attn = nn.ModuleList(AttentionBlock(channels_out) for _ in range(blocks if attention else 0))
         if resample == "down":
             self.downsample = Downsample(channels_out)
@@ -126,6 +131,7 @@ class Level(nn.Module):
             self.upsample = Upsample(channels_out)
 
     def forward(self, x: Tensor) -> Tensor:
+        """Apply all blocks, then resample."""
         for i, block in enumerate(self.res):
             x = block(x)
             if len(self.attn):
@@ -165,6 +171,7 @@ class Encoder(nn.Module):
         self.conv_out = nn.Conv2d(widths[-1], config.latent_channels, 3, padding=1)
 
     def forward(self, pixels: Tensor) -> Tensor:
+        """Latents of pixels."""
         h = self.conv_in(pixels)
         for module in (*self.conv_blocks, *self.mid):
             h = module(h)
@@ -195,6 +202,7 @@ class Decoder(nn.Module):
         self.conv_out = nn.Conv2d(widths[-1], 3, 3, padding=1)
 
     def forward(self, latents: Tensor) -> Tensor:
+        """Pixels of latents."""
         h = self.conv_in(latents)
         for module in (*self.mid, *self.conv_blocks):
             h = module(h)
