@@ -17,7 +17,7 @@ from vvs import __version__
 from vvs.errors import SettingsError, VvsError
 from vvs.manifest import Manifest
 from vvs.runtime.pipeline import GeneratedImage, Pixels
-from vvs.runtime.prompts import label
+from vvs.runtime.prompts import Prompt, label
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -94,10 +94,10 @@ def read_metadata(path: Path) -> PngMetadata:
         raise VvsError(f"{path} is not a PNG that vvs has written, or its settings are damaged") from error
 
 
-def file_name(image: GeneratedImage, mode: str) -> str:
+def file_name(index: int, prompt: Prompt, mode: str, seed: int) -> str:
     """Name the PNG of a generated image: number, words, mode and seed."""
-    words = re.sub(r"[^a-z0-9]+", "-", label(image.prompt).lower()).strip("-")[:60]
-    return f"{image.index:04d}-{words or 'image'}-{mode}-seed{image.seed}.png"
+    words = re.sub(r"[^a-z0-9]+", "-", label(prompt).lower()).strip("-")[:60].strip("-")
+    return f"{index:04d}-{words or 'image'}-{mode}-seed{seed}.png"
 
 
 def contact_sheet(

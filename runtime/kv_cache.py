@@ -26,7 +26,7 @@ class KVCache:
         self._rows: FeatureArray = np.zeros(self._shape, dtype)
         self._length = [0] * requests
         self._gathered: FeatureArray | None = None
-        # Which request lies in each row of the gathered copy, and how much of it.
+        # Which sequence (of g R) lies in each row of the gathered copy, and how much of it.
         self._slots = [(-1, 0)] * (g * requests)
 
     def is_whole(self, rows: IntArray) -> bool:
@@ -50,11 +50,12 @@ class KVCache:
         for i, (request, past) in enumerate(zip(rows.tolist(), past_length.tolist(), strict=True)):
             for guidance in range(self._shape[1]):
                 slot = guidance * rows.size + i
+                sequence = guidance * self.requests + request
                 holder, held = self._slots[slot]
-                start = held if holder == request else 0
+                start = held if holder == sequence else 0
                 if start < past:
                     memory[:, slot, :, start:past] = self._rows[:, guidance, request, :, start:past]
-                self._slots[slot] = (request, max(start, past))
+                self._slots[slot] = (sequence, max(start, past))
 
     def append(
         self, rows: IntArray, new: FeatureArray, kept: Sequence[IntArray], past_length: IntArray
@@ -83,5 +84,6 @@ class KVCache:
     def _forget(self, request: int, start: int) -> None:
         """Make gathered copies of a request that is rewritten from ``start`` on stale."""
         self._slots = [
-            (holder, min(held, start) if holder == request else held) for holder, held in self._slots
+            (holder, min(held, start) if holder % self.requests == request else held)
+            for holder, held in self._slots
         ]

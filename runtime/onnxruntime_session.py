@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from vvs.arrays import FeatureArray, Float32Array, IntArray
 from vvs.engine import Conditioning, DraftResult, DraftRows, TargetResult, TargetRows
-from vvs.errors import BackendError
+from vvs.errors import BackendError, SettingsError
 from vvs.geometry import Geometry
 from vvs.manifest import DRAFT_TREE, ENCODE_PROMPT, TARGET, draft_tree_graph
 from vvs.runtime.kv_cache import KVCache
@@ -127,6 +127,8 @@ class OnnxRuntimeSession:
 
     def draft(self, rows: IntArray, inputs: DraftRows, tree: str) -> DraftResult:
         """Consume ``count`` drafter rows per request (their KV is kept) and draft the tree named ``tree``."""
+        if tree not in self._trees:
+            raise SettingsError(f"unknown draft tree {tree!r}; this bundle has {', '.join(self._trees)}")
         self._gather(DRAFT_TREE, rows, inputs.past_length)
         n, A = inputs.tokens.shape
         bound = self._draft_call(rows, A, tree)

@@ -32,6 +32,9 @@ from vvs.statistics import Span, Statistics, StepKind
 from vvs.step import StepEvent
 from vvs.uniforms import UniformStream
 
+DEFAULT_BATCH = 8
+"""More requests at once cost memory, and a CPU is busy with fewer."""
+
 Pixels = NDArray[np.uint8]
 """``[H, W, 3]``."""
 
@@ -185,7 +188,7 @@ class Pipeline:
             prompts: one or more; see :data:`vvs.runtime.prompts.Prompt`.
             settings: for all prompts, or one for each.
             seeds: one for each prompt; a single number n stands for n, n + 1, ...
-            batch: requests decoded at once; None is as many as the bundle takes.
+            batch: requests decoded at once; None is 8, or fewer if the bundle takes fewer.
             cancel: looked at before every step.
 
         Raises:
@@ -222,8 +225,11 @@ class Pipeline:
         if not listed:
             raise SettingsError("no prompts are given; give at least one")
         R = len(listed)
-        one_setting = settings is None or isinstance(settings, str | GenerationConfig)
-        configs = [settings] * R if one_setting else list(settings)  # type: ignore[arg-type]
+        configs = (
+            [settings] * R
+            if settings is None or isinstance(settings, str | GenerationConfig)
+            else list(settings)
+        )
         numbers = list(range(seeds, seeds + R)) if isinstance(seeds, int) else list(seeds)
         for what, given in (("settings", len(configs)), ("seeds", len(numbers))):
             if given != R:
@@ -241,7 +247,7 @@ class Pipeline:
     def _batch_size(self, batch: int | None) -> int:
         most = self.bundle.manifest.max_requests
         if batch is None:
-            return most
+            return min(DEFAULT_BATCH, most)
         check_integer("batch", batch, at_least=1)
         if batch > most:
             raise SettingsError(f"batch is {batch}, but this bundle's engines take at most {most}")
