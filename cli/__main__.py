@@ -1,0 +1,5 @@
+"""``python -m vvs.cli`` is the ``vvs`` command."""
+
+from vvs.cli.app import main
+
+main()

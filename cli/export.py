@@ -1,0 +1,56 @@
+"""``vvs export``: from a recipe to a bundle. The only command that needs PyTorch."""
+
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from vvs.errors import ExportError
+
+NEEDED = ("torch", "onnx", "onnxscript")
+RECIPES = Path("engines")
+
+
+def export(
+    recipe: Annotated[str, typer.Argument(help="Path of a recipe, or the name of one in engines/.")],
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="Folder of the bundle [beside the recipe].")
+    ] = None,
+    weights: Annotated[
+        str | None, typer.Option(help="Folder of the weights, or `random` [what the recipe says].")
+    ] = None,
+    precision: Annotated[
+        str | None, typer.Option(help="Of target and drafter: fp32 or fp16 [what the recipe says].")
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Export even if nothing has changed.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress, no table of errors.")] = False,
+) -> None:
+    """Export the models of a recipe as a bundle, checking every graph against PyTorch."""
+    missing = [package for package in NEEDED if find_spec(package) is None]
+    if missing:
+        raise ExportError(
+            f"exporting needs {', '.join(missing)}, which this Python does not have; "
+            "install it with `pip install 'vvs-toolkit[export]'`"
+        )
+    from rich.console import Console
+
+    from vvs.export.bundle import export_bundle
+    from vvs.export.recipe import load_recipe
+
+    path = _find(recipe)
+    read = load_recipe(path)
+    export_bundle(
+        read.models(weights),
+        out or path.with_suffix(""),
+        precision=precision or read.precision,
+        console=None if quiet else Console(stderr=True),
+        force=force,
+    )
+
+
+def _find(recipe: str) -> Path:
+    """Return the path of a recipe that is given by path or by name."""
+    path = Path(recipe)
+    named = RECIPES / f"{recipe}.toml"
+    return named if path.suffix != ".toml" and named.is_file() else path

@@ -1,0 +1,44 @@
+"""Output: JSON to a file or stdout, and the tables of ``inspect`` and ``doctor``."""
+
+import json
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+STDOUT = "-"
+
+
+def write_json(data: Any, to: str = STDOUT) -> None:
+    """Write JSON to a file, whole or not at all, or to stdout when ``to`` is ``-``."""
+    text = json.dumps(data, indent=2, ensure_ascii=False) + "\n"
+    if to == STDOUT:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+        return
+    path = Path(to)
+    temporary = path.with_name(f".{path.name}.tmp")
+    try:
+        temporary.write_text(text, encoding="utf-8")
+        temporary.replace(path)
+    except OSError:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    """Print a table on stdout."""
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(*columns, title=title, title_justify="left", box=box.SIMPLE_HEAD)
+    for row in rows:
+        table.add_row(*map(_escape, row))
+    Console().print(table)
+
+
+def _escape(value: object) -> str:
+    from rich.markup import escape
+
+    return escape(str(value))
