@@ -4,16 +4,18 @@ The keys of ``manifest.defaults``, all optional and written as :meth:`Generation
 them: ``mode``; ``temperature``, ``top_k``, ``top_p`` and ``cfg_scale``, which hold for every mode; ``tree``,
 for every mode that drafts (the manifest's ``default_tree`` otherwise); ``acceptance``, ``policy`` (also
 called ``skipping``) and ``selector``, which replace a mode's preset only where that preset is of the same
-kind, so that they never turn one mode into another.
+kind, so that they never turn one mode into another; and ``modes``, which holds settings for single modes by
+name and has the last word.
 """
 
+from collections.abc import Mapping
 from typing import Any
 
 from vvs.acceptance import ACCEPTANCE_RULES
 from vvs.config import GenerationConfig
 from vvs.errors import BundleError, SettingsError
 from vvs.manifest import Manifest
-from vvs.modes import MODES, Mode, configure
+from vvs.modes import MODES, configure
 from vvs.skipping import SKIP_POLICIES, Never
 
 FALLBACK_MODE = "vvs"
@@ -42,28 +44,39 @@ def resolve(manifest: Manifest, mode: str | None = None, **options: Any) -> Gene
     mode = default_mode(manifest) if mode is None else mode
     if mode not in MODES:
         raise SettingsError(f"unknown mode {mode!r}; there is {', '.join(MODES)}")
-    given = {ALIASES.get(name, name): value for name, value in options.items() if value is not None}
+    given = {name: value for name, value in _aliased(options).items() if value is not None}
     try:
-        recommended = _recommended(manifest, MODES[mode])
+        recommended = _recommended(manifest, mode)
         configure(mode, **recommended)
     except SettingsError as error:
         raise BundleError(f"the bundle's recommended settings are wrong: {error}") from error
     return configure(mode, **(recommended | given))
 
 
-def _recommended(manifest: Manifest, mode: Mode) -> dict[str, Any]:
+def _recommended(manifest: Manifest, name: str) -> dict[str, Any]:
     """What a bundle recommends for one mode."""
-    defaults = {ALIASES.get(name, name): value for name, value in manifest.defaults.items()}
+    mode = MODES[name]
+    defaults = _aliased(manifest.defaults)
     defaults.pop("mode", None)
+    single = defaults.pop("modes", {})
+    unknown = sorted(set(single) - set(MODES))
+    if unknown:
+        raise SettingsError(f"unknown mode {unknown[0]!r}; there is {', '.join(MODES)}")
+    own = _aliased(single.get(name, {}))
     tree = defaults.pop("tree", None) or manifest.default_tree
     acceptance = defaults.pop("acceptance", None)
     skipping = defaults.pop("skipping", None)
     if not mode.drafts:
         defaults.pop("selector", None)
-        return defaults
+        return defaults | own
     defaults["tree"] = tree
     if acceptance is not None and type(ACCEPTANCE_RULES.parse(acceptance)) is type(mode.acceptance):
         defaults["acceptance"] = acceptance
     if skipping is not None and SKIP_POLICIES.parse(skipping) != Never() and mode.skipping != Never():
         defaults["skipping"] = skipping
-    return defaults
+    return defaults | own
+
+
+def _aliased(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings under their own names."""
+    return {ALIASES.get(name, name): value for name, value in settings.items()}
