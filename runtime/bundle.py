@@ -61,7 +61,7 @@ class Bundle:
 
     def _require_arrays(self) -> None:
         needed = [CODEBOOK_LATENTS, CODEBOOK_NEAREST, TOKEN_EMBEDDINGS]
-        if self.manifest.conditioning.kind == "words":
+        if self.manifest.conditioning.needs_tokenizer:
             needed.append(TOKENIZER_FILE)
         for name in needed:
             if name not in self.manifest.files:

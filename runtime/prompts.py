@@ -1,7 +1,7 @@
 """Prompts: what a user asks for, turned into the inputs of a bundle's prompt encoder.
 
-A model is prompted with words (its tokenizer is in the bundle), with the number of a class, or with the
-hidden states of a text encoder that the caller has run.
+A model is prompted with words or a caption (its tokenizer is in the bundle), with the number or the name of a
+class, or with the hidden states of a text encoder that the caller has run.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -13,18 +13,23 @@ from numpy.typing import NDArray
 
 from vvs.arrays import BoolArray, Float32Array, IntArray
 from vvs.engine import Conditioning
-from vvs.errors import PromptError
+from vvs.errors import BundleError, PromptError
+from vvs.manifest import ConditioningSpec
 from vvs.runtime.bundle import Bundle
+from vvs.runtime.captions import clean_caption
+from vvs.runtime.class_names import class_names
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
 UNKNOWN = "[UNK]"
+END = "</s>"
+"""What T5 ends a text with."""
 WORDS_LISTED = 80
 """Of a longer vocabulary a message lists only the beginning, and words near the one that was given."""
 
 Prompt = str | int | NDArray[Any]
-"""Words; a class, as a number or as text; or caption states ``[n, C]``."""
+"""Words or a caption; a class, by number or by name; or caption states ``[n, C]``."""
 
 
 def encode(bundle: Bundle, prompts: Sequence[Prompt]) -> Conditioning:
@@ -49,17 +54,48 @@ def known_words(tokenizer: "Tokenizer") -> list[str]:
 
 def _encode_words(bundle: Bundle, prompts: Sequence[Prompt]) -> Mapping[str, NDArray[Any]]:
     P = bundle.manifest.geometry.prompt_length
-    token_ids: IntArray = np.zeros((len(prompts), P), np.int64)
-    mask: BoolArray = np.zeros((len(prompts), P), np.bool_)
-    for i, prompt in enumerate(prompts):
+    sequences = []
+    for prompt in prompts:
         if not isinstance(prompt, str) or not prompt.strip():
             raise PromptError(f"a prompt is {prompt!r}, but this model is prompted with words")
         ids = _word_ids(bundle.tokenizer, prompt)
         if len(ids) > P:
             raise PromptError(f"the prompt {prompt!r} has {len(ids)} words, but this model takes at most {P}")
+        sequences.append(ids)
+    return _padded(sequences, P)
+
+
+def _padded(sequences: Sequence[Sequence[int]], length: int) -> Mapping[str, NDArray[Any]]:
+    """Token ids ``[R, length]``, zeros on the right, and which of them are real."""
+    token_ids: IntArray = np.zeros((len(sequences), length), np.int64)
+    mask: BoolArray = np.zeros((len(sequences), length), np.bool_)
+    for i, ids in enumerate(sequences):
         token_ids[i, : len(ids)] = ids
         mask[i, : len(ids)] = True
     return {"token_ids": token_ids, "mask": mask}
+
+
+def _encode_texts(bundle: Bundle, prompts: Sequence[Prompt]) -> Mapping[str, NDArray[Any]]:
+    P = bundle.manifest.geometry.prompt_length
+    return _padded([_caption_ids(bundle.tokenizer, prompt, P) for prompt in prompts], P)
+
+
+def _caption_ids(tokenizer: "Tokenizer", prompt: Prompt, most: int) -> list[int]:
+    """Ids of a cleaned caption, cut so that it ends within ``most`` tokens, as the published model does."""
+    if not isinstance(prompt, str) or not prompt.strip():
+        raise PromptError(f"a prompt is {prompt!r}, but this model is prompted with a caption")
+    caption = clean_caption(prompt)
+    if not caption:
+        raise PromptError(
+            f"nothing is left of the prompt {prompt!r}: "
+            "links, markup and odd characters are removed from captions"
+        )
+    end = tokenizer.token_to_id(END)
+    if end is None:
+        raise BundleError(f"the bundle's tokenizer has no {END!r}, so it is none of a T5")
+    encoding = tokenizer.encode(caption, add_special_tokens=False)
+    ids = [token for token, real in zip(encoding.ids, encoding.attention_mask, strict=True) if real]
+    return [*ids[: most - 1], end]
 
 
 def _word_ids(tokenizer: "Tokenizer", prompt: str) -> list[int]:
@@ -83,18 +119,22 @@ def _unknown_word(word: str, prompt: str, known: list[str]) -> str:
 
 
 def _encode_classes(bundle: Bundle, prompts: Sequence[Prompt]) -> Mapping[str, NDArray[Any]]:
-    classes = bundle.manifest.conditioning.classes
-    return {"class_ids": np.array([_class_id(prompt, classes) for prompt in prompts], np.int64)}
+    spec = bundle.manifest.conditioning
+    return {"class_ids": np.array([_class_id(prompt, spec) for prompt in prompts], np.int64)}
 
 
-def _class_id(prompt: Prompt, classes: int) -> int:
+def _class_id(prompt: Prompt, spec: ConditioningSpec) -> int:
     try:
         number = int(prompt) if isinstance(prompt, str | int | np.integer) else -1
     except ValueError:
+        if spec.class_names and str(prompt).strip():
+            return class_names(spec.class_names).number(str(prompt))
         number = -1
-    if not 0 <= number < classes:
+    if not 0 <= number < spec.classes:
+        name = "the name or the number" if spec.class_names else "the number"
         raise PromptError(
-            f"a prompt is {prompt!r}, but this model is prompted with the number of a class, 0..{classes - 1}"
+            f"a prompt is {prompt!r}, "
+            f"but this model is prompted with {name} of a class, 0..{spec.classes - 1}"
         )
     return number
 
@@ -121,6 +161,7 @@ def _encode_captions(bundle: Bundle, prompts: Sequence[Prompt]) -> Mapping[str, 
 
 _ENCODERS: Mapping[str, Callable[[Bundle, Sequence[Prompt]], Conditioning]] = {
     "words": _encode_words,
+    "t5": _encode_texts,
     "class": _encode_classes,
     "caption": _encode_captions,
 }

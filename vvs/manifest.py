@@ -31,6 +31,7 @@ TOKEN_EMBEDDINGS = "token_embeddings.npy"  # [V, D] in the dtype of the target's
 TOKENIZER_FILE = "tokenizer.json"
 
 PRECISIONS = ("fp32", "fp16", "bf16")
+CONDITIONING_KINDS = ("words", "t5", "class", "caption")
 
 
 def draft_tree_graph(tree: str) -> str:
@@ -77,18 +78,29 @@ class FileSpec:
 
 @dataclass(frozen=True)
 class ConditioningSpec:
-    """What a prompt is. ``kind``: ``words`` (tokenizer in the bundle), ``class`` or ``caption`` (raw states)."""
+    """What a prompt is.
+
+    ``kind``: ``words`` (one learned vector a word), ``t5`` (a caption for the text encoder that is part of
+    ``encode_prompt``), both with a tokenizer in the bundle; ``class``; or ``caption`` (the states of a text
+    encoder that the caller runs).
+    """
 
     kind: str
     caption_dim: int = 0
     classes: int = 0
+    class_names: str = ""
+    """The names of the classes, such as ``imagenet``; empty: numbers only."""
 
     def __post_init__(self) -> None:
-        known = ("words", "class", "caption")
-        if self.kind not in known:
+        if self.kind not in CONDITIONING_KINDS:
             raise SettingsError(
-                f"conditioning.kind is {self.kind!r}, but it must be one of {', '.join(known)}"
+                f"conditioning.kind is {self.kind!r}, but it must be one of {', '.join(CONDITIONING_KINDS)}"
             )
+
+    @property
+    def needs_tokenizer(self) -> bool:
+        """Whether prompts are text."""
+        return self.kind in ("words", "t5")
 
 
 @dataclass(frozen=True)
@@ -114,6 +126,8 @@ class Manifest:
     """Generation settings recommended for this model, as the command line names them."""
     examples: tuple[str, ...] = ()
     """Prompts worth trying."""
+    random_parts: tuple[str, ...] = ()
+    """Parts whose weights are random, such as ``drafter``: good for sizes and times, not for pictures."""
     schema: int = SCHEMA_VERSION
 
     def __post_init__(self) -> None:
