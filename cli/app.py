@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from vvs import __version__
+from vvs.cli.build import build
 from vvs.cli.doctor import doctor
 from vvs.cli.errors import INTERRUPTED, guarded
 from vvs.cli.export import export
@@ -24,7 +25,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (generate, inspect, doctor, export):
+for command in (generate, inspect, doctor, export, build):
     app.command()(guarded(command))
 
 

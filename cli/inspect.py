@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from vvs.cli.engines import engines_json, print_engines
 from vvs.cli.output import print_table, write_json
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ def inspect(
     opened = Bundle.open(bundle, verify=verify)
     manifest = opened.manifest
     if as_json:
-        write_json(manifest.to_dict())
+        write_json(manifest.to_dict() | engines_json(opened, verify=verify))
         return
     print_table(f"{manifest.name} ({opened.path})", ("model", ""), _model(manifest))
     trees = [
@@ -39,6 +40,7 @@ def inspect(
     files = [(name, f"{spec.bytes:,}", spec.sha256[:16]) for name, spec in manifest.files.items()]
     print_table("Files", ("file", "bytes", "sha256"), files)
     print_table("Built with", ("package", "version"), manifest.versions.items())
+    print_engines(opened, verify=verify)
 
 
 def _model(manifest: "Manifest") -> Iterable[tuple[object, object]]:

@@ -17,6 +17,10 @@ class BundleError(VvsError):
     """A bundle that is missing, damaged, of another schema, or does not fit together."""
 
 
+class EngineError(BundleError):
+    """A built engine that is missing, damaged, stale, foreign, or does not fit its bundle or its partner."""
+
+
 class CheckpointError(VvsError):
     """A checkpoint whose keys or shapes are not those of the model it is loaded into."""
 
