@@ -2,8 +2,10 @@
 PYTHON ?= python3
 # PyPI's newer CPU/GPU builds of torch are large; set TORCH to choose another build or version.
 TORCH ?= torch==2.13.0
+# What `make engines` exports: a recipe of engines/, and, where not empty, other weights or precision than it says.
 MODEL ?= demo
-PRECISION ?= fp32
+WEIGHTS ?=
+PRECISION ?=
 BIN := .venv/bin
 INSTALLED := .venv/.installed
 ROOMS := vvs export runtime benchmarks cli tests
@@ -23,8 +25,9 @@ $(INSTALLED): pyproject.toml
 	touch $@
 
 engines: install ## Export the bundle of MODEL (default: demo) into engines/; nothing changed, nothing done
-	$(BIN)/vvs export engines/$(MODEL).toml --precision $(PRECISION)
+	$(BIN)/vvs export engines/$(MODEL).toml $(if $(WEIGHTS),--weights '$(WEIGHTS)') $(if $(PRECISION),--precision $(PRECISION))
 
+demo: MODEL = demo
 demo: engines ## Draw a grid in AR, EAGLE, LANTERN and VVS with the demo model, and compare them
 	$(BIN)/python -m vvs.benchmarks.demo engines/demo
 
@@ -48,7 +51,7 @@ train: install ## Train the demo model from Fashion-MNIST; goes on where it stop
 	$(BIN)/python -m vvs.export.training
 
 score: engines ## Score AR and every mode of the demo model: what speed costs in quality
-	$(BIN)/python -m vvs.benchmarks.score engines/demo --out benchmarks/results/score
+	$(BIN)/python -m vvs.benchmarks.score engines/demo --out out/score
 
 replay: install ## Replay recorded runs of the published implementation in DIR
 	$(BIN)/python -m vvs.benchmarks.replay $(DIR)

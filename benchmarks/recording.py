@@ -83,7 +83,8 @@ class Recording:
 
     target: Arrays
     drafter: Arrays
-    vq: Arrays
+    vq: Arrays | None
+    """None: no image tokenizer was recorded; tokens do not depend on it."""
     codebook: NDArray[np.float32]  # [V, C]
     heads: int
     traces: tuple[Trace, ...]
@@ -100,11 +101,14 @@ class Recording:
             raise VvsError(f"{folder} holds no .npz file; give the folder of a recording")
         loaded = {file.name: _load(file) for file in files}
 
+        def seek(key: str) -> Arrays | None:
+            return next((arrays for arrays in loaded.values() if key in arrays), None)
+
         def find(key: str, what: str) -> Arrays:
-            for arrays in loaded.values():
-                if key in arrays:
-                    return arrays
-            raise VvsError(f"{folder} holds no {what}: no file has an array {key!r}")
+            found = seek(key)
+            if found is None:
+                raise VvsError(f"{folder} holds no {what}: no file has an array {key!r}")
+            return found
 
         traces = tuple(
             Trace(name, arrays, json.loads(str(arrays["settings"])))
@@ -116,7 +120,7 @@ class Recording:
         return cls(
             target=find("lm_head.weight", "target"),
             drafter=find("fc.weight", "drafter"),
-            vq=find("quantize.embedding.weight", "image tokenizer"),
+            vq=seek("quantize.embedding.weight"),
             codebook=find("latents", "codebook")["latents"].astype(np.float32),
             heads=int(find("kv", "recorded target pass")["kv"].shape[2]),
             traces=traces,

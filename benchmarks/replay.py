@@ -6,19 +6,20 @@ any difference in the image's tokens is an error.
 """
 
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import numpy as np
 import torch
 import typer
 from rich.console import Console
+from torch import nn
 
 from vvs.benchmarks.recorded_ties import RecordedTies
-from vvs.benchmarks.recording import Recording, Trace
+from vvs.benchmarks.recording import Arrays, Recording, Trace
 from vvs.codebook import Codebook
 from vvs.decoding import Decoder
 from vvs.engine import Engine
@@ -76,10 +77,10 @@ class Replayed:
 
 def model_set(recording: Recording, k: int, depth: int) -> ModelSet:
     """Build the recorded models."""
-    target, vq = recording.target, recording.vq
+    target = recording.target
     vocabulary, hidden = target["model.embed_tokens.weight"].shape
     prompt, caption_dim = target["model.cls_embedding.uncond_embedding"].shape
-    vq_config = _vq_config(vq)
+    vq = _image_tokenizer(recording)
     geometry = Geometry(
         grid=recording.grid,
         vocabulary=vocabulary,
@@ -90,20 +91,34 @@ def model_set(recording: Recording, k: int, depth: int) -> ModelSet:
         head_dim=hidden // recording.heads,
         hidden=hidden,
         guidance_rows=2,
-        image_size=recording.grid * vq_config.downsampling,
+        image_size=recording.grid * vq.config.downsampling,
     )
     config = TargetConfig(
         geometry, CaptionConditioning(caption_dim), len(target["model.layers.0.mlp.up_proj.weight"])
     )
     drafter = DrafterConfig(geometry, len(recording.drafter["layers.0.mlp.up_proj.weight"]))
-    modules = Target(config), Drafter(drafter), VQTokenizer(vq_config)
-    for module, arrays in zip(modules, (target, recording.drafter, vq), strict=True):
-        module.load_state_dict({name: torch.from_numpy(a.astype(np.float32)) for name, a in arrays.items()})
+    modules = Target(config), Drafter(drafter)
+    for module, arrays in zip(modules, (target, recording.drafter), strict=True):
+        _load(module, arrays)
     shape = recording.tree(k, depth)
-    return ModelSet("recording", *modules, recording.codebook, {shape.name: shape}, shape.name)
+    return ModelSet("recording", *modules, vq, recording.codebook, {shape.name: shape}, shape.name)
 
 
-def _vq_config(arrays: Mapping[str, Any]) -> VQConfig:
+def _load(module: nn.Module, arrays: Arrays) -> None:
+    module.load_state_dict({name: torch.from_numpy(a.astype(np.float32)) for name, a in arrays.items()})
+
+
+def _image_tokenizer(recording: Recording) -> VQTokenizer:
+    """The recorded one, or a small one of random weights: a replay compares tokens, not pixels."""
+    if recording.vq is None:
+        codes, code_dim = recording.codebook.shape
+        return VQTokenizer(VQConfig(codes, code_dim, 32, (1, 2), residual_blocks=1, latent_channels=32))
+    vq = VQTokenizer(_vq_config(recording.vq))
+    _load(vq, recording.vq)
+    return vq
+
+
+def _vq_config(arrays: Arrays) -> VQConfig:
     codes, code_dim = arrays["quantize.embedding.weight"].shape
     channels = arrays["encoder.conv_in.weight"].shape[0]
     levels = len({name.split(".")[2] for name in arrays if name.startswith("encoder.conv_blocks.")})
