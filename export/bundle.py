@@ -5,7 +5,6 @@ interrupted or failed export leaves what was there before. A bundle whose source
 built again.
 """
 
-import copy
 import dataclasses
 import hashlib
 import json
@@ -18,13 +17,12 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-from torch import nn
 
 from vvs.codebook import nearest_codes
 from vvs.errors import BundleError, ExportError
@@ -33,6 +31,7 @@ from vvs.export.graphs import DecodeImageGraph, DraftTreeGraph, EncodePromptGrap
 from vvs.export.model_set import ModelSet
 from vvs.export.onnx_export import GraphWriter, trace
 from vvs.export.parity import compare, print_parity, require_parity
+from vvs.export.precision import TORCH_DTYPES, in_precision
 from vvs.manifest import (
     CODEBOOK_LATENTS,
     CODEBOOK_NEAREST,
@@ -46,11 +45,10 @@ from vvs.manifest import (
     ParityReport,
 )
 
-TORCH_DTYPES = {"fp32": torch.float32, "fp16": torch.float16}
 MOST_NEIGHBOURS = 1024
 """Nearest codes stored per token; relaxed acceptance wants hundreds at most."""
 GRAPH_SOURCES = (
-    "compact", "draft_tree", "drafter", "graphs", "layers", "llamagen", "nucleus", "onnx_export", "vq",
+    "compact", "draft_tree", "drafter", "graphs", "layers", "llamagen", "nucleus", "onnx_export", "t5", "vq",
 )  # fmt: skip
 """Modules of this package whose code decides what is in a graph."""
 PACKAGES = ("vvs-toolkit", "torch", "onnx", "onnxscript", "onnxruntime", "numpy")
@@ -76,27 +74,15 @@ class _Pair(NamedTuple):
     plain: Graph
 
 
-_M = TypeVar("_M", bound=nn.Module)
-
-
-def in_precision(module: _M, dtype: torch.dtype) -> _M:
-    """The module with its weights in ``dtype``, copied if that changes any; rotation tables stay float32."""
-    if all(p.dtype == dtype for p in module.parameters()):
-        return module
-    other = copy.deepcopy(module)
-    for parameter in other.parameters():
-        parameter.data = parameter.data.to(dtype)
-    return other
-
-
 def _pairs(models: ModelSet, precision: str) -> Iterator[_Pair]:
     """All graphs of a bundle. The image decoder runs once an image and stays float32."""
     dtype = TORCH_DTYPES[precision]
     target = in_precision(models.target, dtype).eval()
     drafter = in_precision(models.drafter, dtype).eval()
     vq = in_precision(models.vq, torch.float32).eval()
+    encoder = models.text_encoder and in_precision(models.text_encoder, dtype).eval()
     fast_target, fast_drafter = compact_target(target), compact_drafter(drafter)
-    yield _Pair(EncodePromptGraph(fast_target), EncodePromptGraph(target))
+    yield _Pair(EncodePromptGraph(fast_target, encoder), EncodePromptGraph(target, encoder))
     yield _Pair(TargetGraph(fast_target), TargetGraph(target))
     for name, shape in models.trees.items():
         yield _Pair(
@@ -117,6 +103,8 @@ def source_hash(models: ModelSet, precision: str) -> str:
         "conditioning": dataclasses.asdict(models.conditioning),
         "drafter": dataclasses.asdict(models.drafter.config),
         "vq": dataclasses.asdict(models.vq.config),
+        "text_encoder": models.text_encoder and dataclasses.asdict(models.text_encoder.config),
+        "random_parts": list(models.random_parts),
         "trees": {name: dataclasses.asdict(shape) for name, shape in models.trees.items()},
         "default_tree": models.default_tree,
         "defaults": dict(models.defaults),
@@ -127,7 +115,7 @@ def source_hash(models: ModelSet, precision: str) -> str:
     digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode())
     for module in GRAPH_SOURCES:
         digest.update((Path(__file__).parent / f"{module}.py").read_bytes())
-    for part in (models.target, models.drafter, models.vq):
+    for part in models.modules:
         for name, tensor in sorted(part.state_dict().items()):
             digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
             digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
@@ -186,6 +174,7 @@ def _manifest(
         source=source,
         defaults=models.defaults,
         examples=models.examples,
+        random_parts=models.random_parts,
     )
 
 

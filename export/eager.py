@@ -26,14 +26,18 @@ _T = TypeVar("_T")
 
 
 class EagerEngine:
-    """Answers :class:`vvs.engine.Engine` with the modules of a model set, in their own precision."""
+    """Answers :class:`vvs.engine.Engine` with the modules of a model set, in their own precision.
+
+    The modules are moved to ``device``, not copied.
+    """
 
     def __init__(self, models: ModelSet, device: str | torch.device = "cpu") -> None:
         self.device = torch.device(device)
         target = models.target.to(self.device).eval()
         drafter = models.drafter.to(self.device).eval()
         self.models = models
-        self.encode_prompt = EncodePromptGraph(target)
+        encoder = models.text_encoder
+        self.encode_prompt = EncodePromptGraph(target, encoder and encoder.to(self.device).eval())
         self.target = TargetGraph(target)
         self.drafts = {
             name: DraftTreeGraph(drafter, target, shape, name) for name, shape in models.trees.items()

@@ -19,6 +19,7 @@ from vvs.export.draft_tree import DraftTree
 from vvs.export.drafter import Drafter
 from vvs.export.layers import Rows, visibility_bias
 from vvs.export.llamagen import CaptionConditioning, ClassConditioning, Target, WordConditioning
+from vvs.export.t5 import T5Encoder
 from vvs.export.vq import VQTokenizer
 from vvs.geometry import Geometry
 from vvs.manifest import DECODE_IMAGE, ENCODE_PROMPT, TARGET, TensorSpec, draft_tree_graph
@@ -73,29 +74,40 @@ def random_ancestors(rows: int, nodes: int, rng: torch.Generator) -> Tensor:
 
 
 class EncodePromptGraph(Graph):
-    """Conditioning to prompt rows, conditional and unconditional."""
+    """Conditioning to prompt rows, conditional and unconditional; with a text encoder, captions' tokens."""
 
     name = ENCODE_PROMPT
 
-    def __init__(self, target: Target) -> None:
+    def __init__(self, target: Target, text_encoder: T5Encoder | None = None) -> None:
         super().__init__()
         geometry, dtype = target.config.geometry, dtype_of(target)
         self.prompt = target.model.cls_embedding
-        self.conditioning = target.config.conditioning
+        self.text_encoder = text_encoder
         self.guidance_rows = geometry.guidance_rows
         P, D = geometry.prompt_length, geometry.hidden
         mask = spec("mask", torch.bool, "R", P)
-        match self.conditioning:
-            case WordConditioning():
+        self.ids = 0
+        """Ids that may be asked for, where prompts are ids."""
+        match target.config.conditioning:
+            case WordConditioning(words):
+                self.ids = words
                 self.inputs = (spec("token_ids", torch.int64, "R", P), mask)
-            case CaptionConditioning(caption_dim):
+            case CaptionConditioning(caption_dim) if text_encoder is None:
                 self.inputs = (spec("hidden_states", torch.float32, "R", P, caption_dim), mask)
-            case ClassConditioning():
+            case CaptionConditioning():
+                assert text_encoder is not None  # noqa: S101 - for the type checker
+                self.ids = text_encoder.config.vocabulary
+                self.inputs = (spec("token_ids", torch.int64, "R", P), mask)
+            case ClassConditioning(classes):
+                self.ids = classes
                 self.inputs = (spec("class_ids", torch.int64, "R"),)
         self.outputs = (spec("prompt_embeds", dtype, "B", P, D), spec("prompt_mask", torch.bool, "B", P))
 
     def forward(self, *conditioning: Tensor) -> Tensors:
         """Prompt rows and their mask."""
+        if self.text_encoder is not None:
+            token_ids, mask = conditioning
+            conditioning = (self.text_encoder(token_ids, mask), mask)
         dtype = dtype_of(self.prompt)
         prepared = [c.to(dtype) if c.is_floating_point() else c for c in conditioning]
         prompt = self.prompt(*prepared, self.guidance_rows)
@@ -103,16 +115,14 @@ class EncodePromptGraph(Graph):
 
     def sample(self, requests: int, rows: int, rng: torch.Generator) -> Tensors:
         """Random prompts of random lengths."""
-        match self.conditioning:
-            case ClassConditioning(classes):
-                return (torch.randint(0, classes, (requests,), generator=rng),)
-            case WordConditioning(words):
-                P = int(self.inputs[0].shape[1])
-                ids = torch.randint(0, words, (requests, P), generator=rng)
-                return ids, random_mask(requests, P, rng)
-            case CaptionConditioning(caption_dim):
-                P = int(self.inputs[0].shape[1])
-                return torch.randn(requests, P, caption_dim, generator=rng), random_mask(requests, P, rng)
+        first, *masks = self.inputs
+        shape = (requests, *(int(size) for size in first.shape[1:]))
+        drawn = (
+            torch.randint(0, self.ids, shape, generator=rng)
+            if first.dtype == "int64"
+            else torch.randn(shape, generator=rng)
+        )
+        return (drawn, *(random_mask(requests, int(mask.shape[1]), rng) for mask in masks))
 
 
 def past_names(layers: int) -> Iterator[str]:
@@ -163,7 +173,7 @@ class TargetGraph(Graph):
         """Logits, features, then key and value rows of every layer."""
         capacity, prompt_length = past[0].shape[2], prompt_mask.shape[1]
         cached = torch.arange(capacity, device=embeds.device) < past_length.unsqueeze(1)
-        prompt, image = cached.split([prompt_length, capacity - prompt_length], dim=1)
+        prompt, image = torch.split(cached, [prompt_length, capacity - prompt_length], dim=1)
         in_past = torch.cat([prompt & prompt_mask, image], dim=1).unsqueeze(1)
         visible = torch.cat([in_past.expand(-1, ancestors.shape[1], -1), ancestors], dim=2)
         rows = [Rows(*pair) for pair in zip(past[::2], past[1::2], strict=True)]
@@ -275,7 +285,7 @@ class DecodeImageGraph(Graph):
 
     def forward(self, tokens: Tensor) -> Tensors:
         """Pixels in [-1, 1]."""
-        image = self.vq.decode(tokens.unflatten(1, (self.grid, self.grid)))
+        image = self.vq.decode(tokens.reshape(-1, self.grid, self.grid))
         return (image.float().clamp(-1, 1),)
 
     def sample(self, requests: int, rows: int, rng: torch.Generator) -> Tensors:

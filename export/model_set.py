@@ -6,10 +6,12 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from torch import nn
 
 from vvs.errors import SettingsError
 from vvs.export.drafter import Drafter
 from vvs.export.llamagen import CaptionConditioning, ClassConditioning, Target, WordConditioning
+from vvs.export.t5 import T5Encoder
 from vvs.export.vq import VQTokenizer
 from vvs.geometry import Geometry
 from vvs.manifest import ConditioningSpec
@@ -35,7 +37,13 @@ class ModelSet:
     trees: Mapping[str, TreeShape]
     default_tree: str
     tokenizer: str | None = None
-    """Contents of ``tokenizer.json``; needed by models that take words."""
+    """Contents of ``tokenizer.json``; needed by models that take words or captions."""
+    text_encoder: T5Encoder | None = None
+    """Turns captions into states; without it, a text-conditional model is prompted with the states."""
+    class_names: str = ""
+    """The names of a class-conditional model's classes, such as ``imagenet``."""
+    random_parts: tuple[str, ...] = ()
+    """Parts whose weights are random."""
     defaults: Mapping[str, Any] = field(default_factory=dict)
     examples: tuple[str, ...] = ()
     max_requests: int = DEFAULT_MAX_REQUESTS
@@ -67,10 +75,31 @@ class ModelSet:
         if self.default_tree not in self.trees:
             known = ", ".join(self.trees) or "none"
             raise SettingsError(f"the default tree is {self.default_tree!r}, but the trees are: {known}")
-        if isinstance(self.target.config.conditioning, WordConditioning) and self.tokenizer is None:
-            raise SettingsError("a model that takes words needs a tokenizer, but none was given")
+        self._check_text_encoder()
+        if self.conditioning.needs_tokenizer and self.tokenizer is None:
+            raise SettingsError(
+                f"a model that takes {self.conditioning.kind} prompts needs a tokenizer, but none was given"
+            )
         if self.max_requests < 1:
             raise SettingsError(f"max_requests is {self.max_requests}, but it must be at least 1")
+
+    def _check_text_encoder(self) -> None:
+        conditioning = self.target.config.conditioning
+        if self.text_encoder is None:
+            return
+        if not isinstance(conditioning, CaptionConditioning):
+            raise SettingsError("a text encoder was given, but the target is not prompted with captions")
+        width = self.text_encoder.config.hidden
+        if width != conditioning.caption_dim:
+            raise SettingsError(
+                f"the text encoder's states are {width} wide, "
+                f"but the target is prompted with states {conditioning.caption_dim} wide"
+            )
+
+    @property
+    def modules(self) -> tuple[nn.Module, ...]:
+        """All modules, in a fixed order."""
+        return tuple(m for m in (self.target, self.drafter, self.vq, self.text_encoder) if m is not None)
 
     @property
     def geometry(self) -> Geometry:
@@ -84,9 +113,10 @@ class ModelSet:
             case WordConditioning(_, caption_dim):
                 return ConditioningSpec("words", caption_dim=caption_dim)
             case CaptionConditioning(caption_dim):
-                return ConditioningSpec("caption", caption_dim=caption_dim)
+                kind = "caption" if self.text_encoder is None else "t5"
+                return ConditioningSpec(kind, caption_dim=caption_dim)
             case ClassConditioning(classes):
-                return ConditioningSpec("class", classes=classes)
+                return ConditioningSpec("class", classes=classes, class_names=self.class_names)
 
 
 def unit_codebook(vq: VQTokenizer) -> NDArray[np.float32]:
