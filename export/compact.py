@@ -39,7 +39,7 @@ class CompactAttention(Attention):
         hidden = attention.q_proj.weight.shape[1]
         order = half_split_order(attention.q_proj.weight.shape[0] // self.heads)
         turned = [
-            proj.weight.unflatten(0, (self.heads, -1))[:, order].flatten(0, 1)
+            proj.weight.reshape(self.heads, -1, hidden)[:, order].flatten(0, 1)
             for proj in (attention.q_proj, attention.k_proj)
         ]
         self.qkv_proj = _linear(torch.cat([*turned, attention.v_proj.weight]).reshape(-1, hidden))
@@ -77,8 +77,7 @@ class CompactDrafter(Drafter):
     def __init__(self, drafter: Drafter) -> None:
         nn.Module.__init__(self)
         self.config = drafter.config
-        hidden = drafter.config.geometry.hidden
-        of_token, of_feature = drafter.fc.weight.detach().split(hidden, dim=1)
+        of_token, of_feature = drafter.fc.weight.detach().chunk(2, dim=1)
         table = F.linear(
             drafter.embed_tokens.weight.detach().float(),
             of_token.float(),

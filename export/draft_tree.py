@@ -19,10 +19,10 @@ from vvs.tree_shape import TreeShape
 # The log-probability of a token outside the nucleus. A tree with more nodes than the nuclei have tokens is
 # filled up with such nodes; they are tied, so which ones is up to the top-k of the runtime, as published.
 IMPOSSIBLE = float("-inf")
-# The nucleus is found by narrowing its bound this many times, each time to one of this many parts: 2^-25
+# The nucleus is found by narrowing its bound this many times, each time to one of this many parts: 2^-26
 # of the range of the log-probabilities, about a float's precision.
-NARROWINGS = 5
-PARTS = 32
+NARROWINGS = 13
+PARTS = 4
 NUCLEUS = "vvs::Nucleus"
 
 

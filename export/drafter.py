@@ -91,5 +91,5 @@ class Drafter(nn.Module):
         positions = rows.unsqueeze(0) + 1
         visible = (rows[None, :] <= rows[:, None])[None, None]
         x = self.fuse(tokens, features)
-        out: Tensor = self.layers[0].whole_sequence(x, rotation_at(self.rotation, positions), visible)
-        return out
+        layer: DrafterLayer = self.layers[0]  # type: ignore[assignment]
+        return layer.whole_sequence(x, rotation_at(self.rotation, positions), visible)

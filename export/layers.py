@@ -66,7 +66,7 @@ def rotation_at(table: Tensor, positions: Tensor) -> Rotation:
 
 def rotate(x: Tensor, rotation: Rotation) -> Tensor:
     """Turn the interleaved pairs (2i, 2i + 1) of ``x [B, H, T, Dh]``."""
-    pairs = x.float().unflatten(-1, (-1, 2))
+    pairs = x.float().reshape(*x.shape[:-1], -1, 2)
     even, odd = pairs[..., 0], pairs[..., 1]
     cos, sin = rotation
     turned = torch.stack([even * cos - odd * sin, odd * cos + even * sin], dim=-1)

@@ -272,7 +272,7 @@ class Target(nn.Module):
         visible = sequence_visibility(prompt.mask, tokens.shape[1]).unsqueeze(1)
         x = embeds
         for layer in self.model.layers:
-            x = layer.whole_sequence(x, rotation, visible)
+            x = layer.whole_sequence(x, rotation, visible)  # type: ignore[operator]
         out: Tensor = self.model.norm(x)
         return out
 
@@ -309,6 +309,7 @@ def sequence_visibility(prompt_mask: Tensor, image_rows: int) -> Tensor:
 
 def guide(rows: Tensor, cfg_scale: Tensor) -> Tensor:
     """Classifier-free guidance ``u + s (c - u)``: ``[R, ...]`` of ``[2 R, ...]`` and ``cfg_scale [R]``."""
-    conditional, unconditional = rows.unflatten(0, (2, -1)).unbind(0)
+    conditional, unconditional = rows.reshape(2, -1, *rows.shape[1:]).unbind(0)
     scale = cfg_scale.reshape(-1, *[1] * (rows.ndim - 1))
-    return unconditional + scale * (conditional - unconditional)
+    out: Tensor = unconditional + scale * (conditional - unconditional)
+    return out

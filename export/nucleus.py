@@ -43,7 +43,7 @@ class _Body:
 
     def graph(self, result: ir.Value, like: ir.Value) -> ir.Graph:
         """The finished subgraph."""
-        result.dtype, result.shape = like.dtype, like.shape
+        result.type, result.shape = like.type, like.shape
         return ir.Graph((), (result,), nodes=self.tape.nodes, name=self.prefix)
 
 
@@ -109,7 +109,7 @@ def lower_nuclei(model: ir.Model) -> None:
         }
         chosen = ir.node("If", [wanted], attributes=branches)
         chosen.outputs[0].name = f"nucleus.{i}.logs"
-        chosen.outputs[0].dtype, chosen.outputs[0].shape = logs.dtype, logs.shape
+        chosen.outputs[0].type, chosen.outputs[0].shape = logs.type, logs.shape
         graph.insert_before(node, chosen)
         node.outputs[0].replace_all_uses_with(chosen.outputs[0])
         graph.remove(node, safe=True)

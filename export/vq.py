@@ -66,7 +66,8 @@ class ResidualBlock(nn.Module):
         h = self.conv1(F.silu(self.norm1(x)))
         h = self.conv2(F.silu(self.norm2(h)))
         shortcut: Tensor = self.nin_shortcut(x) if hasattr(self, "nin_shortcut") else x
-        return shortcut + h
+        out: Tensor = shortcut + h
+        return out
 
 
 class AttentionBlock(nn.Module):
@@ -86,7 +87,8 @@ class AttentionBlock(nn.Module):
         query, key, value = (conv(h).flatten(2).transpose(1, 2) for conv in (self.q, self.k, self.v))
         scores = torch.matmul(query, key.transpose(1, 2)) * key.shape[-1] ** -0.5
         attended = torch.matmul(torch.softmax(scores, dim=-1), value)
-        return x + self.proj_out(attended.transpose(1, 2).reshape(x.shape))
+        out: Tensor = x + self.proj_out(attended.transpose(1, 2).reshape(x.shape))
+        return out
 
 
 class Downsample(nn.Module):
