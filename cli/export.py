@@ -21,8 +21,14 @@ def export(
         str | None, typer.Option(help="Folder of the weights, or `random` [what the recipe says].")
     ] = None,
     precision: Annotated[
-        str | None, typer.Option(help="Of target and drafter: fp32 or fp16 [what the recipe says].")
+        str | None, typer.Option(help="Of all but the image decoder: fp32 or fp16 [what the recipe says].")
     ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Say what is found and what would be built, and stop.")
+    ] = False,
+    ignore_memory: Annotated[
+        bool, typer.Option("--ignore-memory", help="Export even if memory looks too small.")
+    ] = False,
     force: Annotated[bool, typer.Option("--force", help="Export even if nothing has changed.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress, no table of errors.")] = False,
 ) -> None:
@@ -36,17 +42,25 @@ def export(
     from rich.console import Console
 
     from vvs.export.bundle import export_bundle
+    from vvs.export.footprint import require_memory
+    from vvs.export.plan import memory, random_note, show_plan
+    from vvs.export.precision import require_precision
     from vvs.export.recipe import load_recipe
 
     path = _find(recipe)
     read = load_recipe(path)
-    export_bundle(
-        read.models(weights),
-        out or path.with_suffix(""),
-        precision=precision or read.precision,
-        console=None if quiet else Console(stderr=True),
-        force=force,
-    )
+    place = out or path.with_suffix("")
+    chosen = require_precision(precision or read.precision)
+    survey = read.survey(weights)
+    if dry_run:
+        show_plan(Console(), survey, chosen, place)
+        return
+    if not ignore_memory:
+        require_memory(memory(survey, chosen))
+    console = None if quiet else Console(stderr=True)
+    if survey.random_parts and console is not None:
+        console.print(random_note(survey.random_parts), soft_wrap=True)
+    export_bundle(survey.models(chosen), place, precision=chosen, console=console, force=force)
 
 
 def _find(recipe: str) -> Path:

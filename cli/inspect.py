@@ -45,13 +45,16 @@ def inspect(
 
 def _model(manifest: "Manifest") -> Iterable[tuple[object, object]]:
     prompt = manifest.conditioning
-    sizes = {"class": f", {prompt.classes} classes", "caption": f", {prompt.caption_dim} wide"}
+    names = f", named as in {prompt.class_names}" if prompt.class_names else ""
+    wide = f", {prompt.caption_dim} wide"
+    sizes = {"class": f", {prompt.classes} classes{names}", "caption": wide, "t5": wide}
     yield "family", manifest.family
     yield "precision", manifest.precision
     yield "prompted with", prompt.kind + sizes.get(prompt.kind, "")
     yield from asdict(manifest.geometry).items()
     yield "requests at once", manifest.max_requests
     yield "source", manifest.source
+    yield "random weights", ", ".join(manifest.random_parts) or "none"
     yield "settings", ", ".join(f"{key} {value}" for key, value in manifest.defaults.items()) or "-"
     yield "examples", "\n".join(manifest.examples) or "-"
 

@@ -27,11 +27,12 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from vvs.codebook import nearest_codes
 from vvs.errors import BundleError, ExportError
 from vvs.export.compact import compact_drafter, compact_target
+from vvs.export.footprint import MOST_NEIGHBOURS, footprint_of, require_disk
 from vvs.export.graphs import DecodeImageGraph, DraftTreeGraph, EncodePromptGraph, Graph, TargetGraph
 from vvs.export.model_set import ModelSet
 from vvs.export.onnx_export import GraphWriter, trace
 from vvs.export.parity import compare, print_parity, require_parity
-from vvs.export.precision import TORCH_DTYPES, in_precision
+from vvs.export.precision import TORCH_DTYPES, in_precision, require_precision
 from vvs.manifest import (
     CODEBOOK_LATENTS,
     CODEBOOK_NEAREST,
@@ -45,8 +46,6 @@ from vvs.manifest import (
     ParityReport,
 )
 
-MOST_NEIGHBOURS = 1024
-"""Nearest codes stored per token; relaxed acceptance wants hundreds at most."""
 GRAPH_SOURCES = (
     "compact", "draft_tree", "drafter", "graphs", "layers", "llamagen", "nucleus", "onnx_export", "t5", "vq",
 )  # fmt: skip
@@ -254,15 +253,7 @@ def export_bundle(
     started = time.perf_counter()
     place = Path(path)
     console = console or Console(quiet=True)
-    if precision not in TORCH_DTYPES:
-        raise ExportError(
-            f"precision is {precision!r}, but it must be one of {', '.join(TORCH_DTYPES)}"
-            + (
-                "; ONNX Runtime cannot run bf16 on the CPU, so its graphs could not be checked"
-                if precision == "bf16"
-                else ""
-            )
-        )
+    require_precision(precision)
     _check_place(place)
     source = source_hash(models, precision)
     existing = read_manifest(place)
@@ -270,6 +261,7 @@ def export_bundle(
         console.print(f"{place} is up to date, nothing to do")
         parity = {name: spec.parity for name, spec in existing.graphs.items()}
         return ExportOutcome(place, True, time.perf_counter() - started, parity)
+    require_disk(footprint_of(models, precision).total, place)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console) as progress, _replacing(place) as folder:
         task = progress.add_task("starting", total=2 * (3 + len(models.trees)) + 1)

@@ -1,7 +1,8 @@
 """Checkpoints: state dicts from files of the layouts in use, renamed to this package's names, and checked.
 
 Reads safetensors, ``.npz``, PyTorch files (tensors only: a pickle that wants to run code is refused) and
-folders of those, sharded or not. Shapes tell most of a model's sizes; heads they cannot tell.
+folders of those, sharded or not. Tensors are mapped from disk wherever the format allows it, so that reading
+costs no memory. What the shapes say about a model is the business of :mod:`vvs.export.sizes`.
 """
 
 import json
@@ -9,7 +10,6 @@ import pickle
 import re
 import zipfile
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,16 +20,6 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from vvs.errors import CheckpointError
-from vvs.export.drafter import DrafterConfig
-from vvs.export.llamagen import (
-    CaptionConditioning,
-    ClassConditioning,
-    Conditioning,
-    TargetConfig,
-    WordConditioning,
-)
-from vvs.export.vq import VQConfig
-from vvs.geometry import Geometry
 
 State = dict[str, Tensor]
 
@@ -41,23 +31,6 @@ DERIVED = ("freqs_cis", "inv_freq", "codebook_used")
 MOST_NAMED = 3
 """Keys named in an error before the rest is counted."""
 
-
-@dataclass(frozen=True)
-class PublishedSize:
-    """What tensor shapes identify a published model by, and the heads they do not show."""
-
-    layers: int
-    heads: int
-    hidden: int
-
-
-PUBLISHED_SIZES = {
-    "B": PublishedSize(12, 12, 768),
-    "L": PublishedSize(24, 16, 1024),
-    "XL": PublishedSize(36, 20, 1280),
-    "XXL": PublishedSize(48, 24, 1536),
-    "3B": PublishedSize(24, 32, 3200),
-}
 
 # Original LlamaGen names, and ours. ``wqkv`` is split apart on the way.
 RENAMED = (
@@ -180,12 +153,16 @@ def _unnested(data: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def rename_target(state: State) -> State:
     """A target's state in this package's names, from either published layout."""
-    if "tok_embeddings.weight" not in state:
+    if not any(FUSED.match(name) for name in state):
         return state
     renamed: State = {}
     for name, tensor in state.items():
         fused = FUSED.match(name)
         if fused:
+            if len(tensor) % 3:
+                raise CheckpointError(
+                    f"{name} is {list(tensor.shape)}, but query, key and value of one size make it 3 D rows"
+                )
             for part, rows in zip("qkv", tensor.chunk(3), strict=True):
                 renamed[f"model.layers.{fused[1]}.self_attn.{part}_proj.weight"] = rows
             continue
@@ -200,13 +177,27 @@ def _listed(names: list[str]) -> str:
     return ", ".join(names[:MOST_NAMED]) + more
 
 
-def load_into(module: nn.Module, state: State, what: str) -> None:
-    """Copy ``state`` into ``module``, whose tensors keep their dtypes.
+def rename_text_encoder(state: State) -> State:
+    """The encoder's part of a T5 checkpoint, decoder or not, with its embedding under ``shared``."""
+    kept = {name: tensor for name, tensor in state.items() if name.startswith(("encoder.", "shared."))}
+    embedding = kept.pop("encoder.embed_tokens.weight", None)
+    if embedding is not None:
+        kept.setdefault("shared.weight", embedding)
+    return kept
+
+
+def load_into(module: nn.Module, state: State, what: str, dtype: torch.dtype | None = None) -> None:
+    """Load ``state`` into ``module``.
+
+    A module that was built without memory (on the ``meta`` device) takes the tensors themselves, which may be
+    mapped from a file; only those of another dtype than wanted are copied, one by one. Any other module
+    keeps its own memory and dtypes.
 
     Args:
         module: takes the tensors.
         state: in the module's names.
         what: the model in error messages, such as ``the drafter demo.safetensors``.
+        dtype: of a module without memory; None is the one it was built in.
 
     Raises:
         CheckpointError: a key is missing or unknown, or a shape is another.
@@ -224,92 +215,9 @@ def load_into(module: nn.Module, state: State, what: str) -> None:
             raise CheckpointError(
                 f"{what}: {name} is {list(state[name].shape)}, but the model's is {list(tensor.shape)}"
             )
-    module.load_state_dict(state)
-
-
-def _shape(state: State, name: str, what: str) -> tuple[int, ...]:
-    if name not in state:
-        raise CheckpointError(f"{what} lacks {name}, so its sizes cannot be told")
-    return tuple(state[name].shape)
-
-
-def _count(state: State, pattern: str) -> int:
-    """One more than the largest number that ``pattern`` finds in a name."""
-    found = (re.match(pattern, name) for name in state)
-    return max((int(match[1]) for match in found if match), default=-1) + 1
-
-
-def _conditioning(state: State, what: str) -> tuple[Conditioning, int]:
-    """Conditioning and prompt length."""
-    prefix = "model.cls_embedding."
-    if f"{prefix}embedding_table.weight" in state:
-        return ClassConditioning(state[f"{prefix}embedding_table.weight"].shape[0] - 1), 1
-    prompt_length, caption_dim = _shape(state, f"{prefix}uncond_embedding", what)
-    if f"{prefix}word_embedding.weight" in state:
-        return WordConditioning(state[f"{prefix}word_embedding.weight"].shape[0], caption_dim), prompt_length
-    return CaptionConditioning(caption_dim), prompt_length
-
-
-def published_heads(layers: int, hidden: int, what: str) -> int:
-    """Heads of the published model of these sizes."""
-    for size in PUBLISHED_SIZES.values():
-        if (size.layers, size.hidden) == (layers, hidden):
-            return size.heads
-    raise CheckpointError(
-        f"{what} has {layers} layers of {hidden}, which is no published size, so say how many heads it has"
-    )
-
-
-def infer_target(
-    state: State,
-    what: str,
-    *,
-    grid: int,
-    image_size: int,
-    code_dim: int,
-    guidance_rows: int = 2,
-    heads: int | None = None,
-) -> TargetConfig:
-    """A target's sizes from its tensors, in this package's names; ``heads`` is looked up if left out."""
-    vocabulary, hidden = _shape(state, "model.embed_tokens.weight", what)
-    layers = _count(state, r"model\.layers\.(\d+)\.")
-    conditioning, prompt_length = _conditioning(state, what)
-    heads = heads or published_heads(layers, hidden, what)
-    if hidden % heads:
-        raise CheckpointError(f"{what} has a hidden size of {hidden}, which {heads} heads do not divide")
-    geometry = Geometry(
-        grid=grid,
-        vocabulary=vocabulary,
-        code_dim=code_dim,
-        prompt_length=prompt_length,
-        layers=layers,
-        heads=heads,
-        head_dim=hidden // heads,
-        hidden=hidden,
-        guidance_rows=guidance_rows,
-        image_size=image_size,
-    )
-    ffn = _shape(state, "model.layers.0.mlp.gate_proj.weight", what)[0]
-    return TargetConfig(geometry, conditioning, ffn)
-
-
-def infer_drafter(state: State, geometry: Geometry, what: str) -> DrafterConfig:
-    """A drafter's sizes from its tensors and its target's geometry."""
-    ffn = _shape(state, "layers.0.mlp.gate_proj.weight", what)[0]
-    return DrafterConfig(geometry, ffn, bias="fc.bias" in state)
-
-
-def infer_vq(state: State, what: str) -> VQConfig:
-    """An image tokenizer's sizes from its tensors."""
-    codes, code_dim = _shape(state, "quantize.embedding.weight", what)
-    channels = _shape(state, "encoder.conv_in.weight", what)[0]
-    levels = _count(state, r"encoder\.conv_blocks\.(\d+)\.")
-    widths = [_shape(state, f"encoder.conv_blocks.{i}.res.0.conv1.weight", what)[0] for i in range(levels)]
-    return VQConfig(
-        codes=codes,
-        code_dim=code_dim,
-        channels=channels,
-        channel_multipliers=tuple(width // channels for width in widths),
-        residual_blocks=_count(state, r"encoder\.conv_blocks\.0\.res\.(\d+)\."),
-        latent_channels=_shape(state, "encoder.conv_out.weight", what)[0],
+    if not any(tensor.is_meta for tensor in wanted.values()):
+        module.load_state_dict(state)
+        return
+    module.load_state_dict(
+        {name: state[name].to(dtype or tensor.dtype) for name, tensor in wanted.items()}, assign=True
     )

@@ -46,13 +46,13 @@ def rotation_table(grid: int, prompt_length: int, head_dim: int, base: float) ->
     the image, are zero: their queries and keys vanish, as in the published model.
     """
     half = head_dim // 2
-    frequencies = base ** (-torch.arange(0, half, 2, dtype=torch.float64)[: half // 2] / half)
-    steps = torch.arange(grid, dtype=torch.float64)
+    frequencies = base ** (-torch.arange(0, half, 2, dtype=torch.float64, device="cpu")[: half // 2] / half)
+    steps = torch.arange(grid, dtype=torch.float64, device="cpu")
     turns = torch.outer(steps, frequencies)
     rows = turns[:, None, :].expand(grid, grid, -1)
     columns = turns[None, :, :].expand(grid, grid, -1)
     angles = torch.cat([rows, columns], dim=-1).reshape(grid * grid, half)
-    table = torch.zeros(2, prompt_length + grid * grid + 1, half)
+    table = torch.zeros(2, prompt_length + grid * grid + 1, half, device="cpu")
     table[0, prompt_length:-1] = angles.cos().float()
     table[1, prompt_length:-1] = angles.sin().float()
     return table

@@ -6,9 +6,23 @@ from typing import TypeVar
 import torch
 from torch import nn
 
+from vvs.errors import ExportError
+
 TORCH_DTYPES = {"fp32": torch.float32, "fp16": torch.float16}
 
 _M = TypeVar("_M", bound=nn.Module)
+
+
+def require_precision(name: str) -> str:
+    """The name of a precision that graphs can be written in; else an ExportError."""
+    if name in TORCH_DTYPES:
+        return name
+    why = (
+        "; ONNX Runtime cannot run bf16 on the CPU, so its graphs could not be checked"
+        if name == "bf16"
+        else ""
+    )
+    raise ExportError(f"precision is {name!r}, but it must be one of {', '.join(TORCH_DTYPES)}{why}")
 
 
 def in_precision(module: _M, dtype: torch.dtype) -> _M:

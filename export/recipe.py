@@ -9,53 +9,40 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-import torch
-
-from vvs.errors import CheckpointError, SettingsError
-from vvs.export.checkpoint import (
-    infer_drafter,
-    infer_target,
-    infer_vq,
-    load_into,
-    read_config,
-    read_state,
-    rename_target,
-)
-from vvs.export.drafter import Drafter, DrafterConfig
-from vvs.export.llamagen import (
-    CaptionConditioning,
-    ClassConditioning,
-    Conditioning,
-    Target,
-    TargetConfig,
-    WordConditioning,
-    published_ffn_width,
-)
-from vvs.export.model_set import DEFAULT_MAX_REQUESTS, ModelSet, unit_codebook
-from vvs.export.vq import VQConfig, VQTokenizer
-from vvs.geometry import Geometry
-from vvs.manifest import PRECISIONS
+from vvs.errors import SettingsError
+from vvs.export.model_set import DEFAULT_MAX_REQUESTS, ModelSet
+from vvs.export.t5 import T5Config
+from vvs.export.vq import VQConfig
+from vvs.manifest import CONDITIONING_KINDS, PRECISIONS
 from vvs.tree_shape import TreeShape
+
+if TYPE_CHECKING:
+    from vvs.export.survey import Survey
 
 RANDOM = "random"
 """In place of a weights folder: random weights."""
-SEED = 0
 
 _T = TypeVar("_T")
 
 
 @dataclass(frozen=True)
 class WeightFiles:
-    """Where weights lie: files or folders, relative to ``folder``, itself relative to the recipe."""
+    """Where weights lie: files or folders, relative to ``folder``, itself relative to the recipe.
+
+    What does not lie there is looked for in the whole folder, and recognised by its tensors.
+    """
 
     folder: str = "."
     target: str = "target.safetensors"
     drafter: str = "drafter.safetensors"
+    """``random``: nobody has published one, so a random one stands in unless there is one in the folder."""
     vq: str = "vq.safetensors"
+    text_encoder: str = "flan-t5-xl"
+    """Only looked at where prompts are captions for it; its tokenizer lies beside its weights."""
     tokenizer: str = ""
-    """Empty: none, prompts are not words."""
+    """Of models that are prompted with words; empty: none."""
 
 
 @dataclass(frozen=True)
@@ -84,6 +71,8 @@ class PromptKind:
     caption_dim: int = 0
     classes: int = 0
     words: int = 0
+    class_names: str = ""
+    """The names of the classes, such as ``imagenet``; empty: numbers only."""
 
 
 @dataclass(frozen=True)
@@ -97,7 +86,9 @@ class Recipe:
     trees: tuple[TreeShape, ...]
     weights: WeightFiles = WeightFiles()
     vq: VQConfig | None = None
-    """Only random weights need it."""
+    """Random weights need it; others must not contradict it."""
+    text_encoder: T5Config | None = None
+    """Random weights need it, where prompts are captions."""
     default_tree: str = ""
     """Empty: the first."""
     precision: str = "fp32"
@@ -113,11 +104,10 @@ class Recipe:
             )
         if self.family != "llamagen":
             raise SettingsError(f"{self.path}: family is {self.family!r}, but only llamagen is known")
-        kinds = ("words", "class", "caption")
-        if self.conditioning.kind not in kinds:
+        if self.conditioning.kind not in CONDITIONING_KINDS:
             raise SettingsError(
                 f"{self.path}: conditioning.kind is {self.conditioning.kind!r}, "
-                f"but it must be one of {', '.join(kinds)}"
+                f"but it must be one of {', '.join(CONDITIONING_KINDS)}"
             )
         if not self.trees:
             raise SettingsError(f"{self.path}: there are no trees, but a bundle needs at least one")
@@ -127,129 +117,29 @@ class Recipe:
                 f"{self.path}: default_tree is {self.default_tree!r}, but the trees are: {', '.join(names)}"
             )
 
-    def models(self, weights: str | Path | None = None) -> ModelSet:
-        """Build the models and load their weights.
+    def models(self, weights: str | Path | None = None, precision: str = "fp32") -> ModelSet:
+        """Build the models and load their weights; what :meth:`survey` says, and then all of it.
 
         Args:
             weights: a folder instead of the recipe's own, or ``random``.
+            precision: of target, drafter and text encoder, so that they are never held in another.
 
         Raises:
             CheckpointError: weights are missing, or do not fit the recipe.
             SettingsError: the recipe lacks a size that random weights need.
 
         """
-        if weights == RANDOM:
-            target, drafter, vq = self._random()
-        else:
-            target, drafter, vq = self._loaded(self.folder(weights))
-        tokenizer = None
-        if self.weights.tokenizer:
-            # The tokenizer is data of the recipe, so random weights use the real one.
-            tokenizer = _read_text(
-                self.folder(None if weights == RANDOM else weights) / self.weights.tokenizer
-            )
-        return ModelSet(
-            name=self.name,
-            target=target,
-            drafter=drafter,
-            vq=vq,
-            codebook=unit_codebook(vq),
-            trees={tree.name: tree for tree in self.trees},
-            default_tree=self.default_tree or self.trees[0].name,
-            tokenizer=tokenizer,
-            defaults=self.defaults,
-            examples=self.examples,
-            max_requests=self.max_requests,
-            family=self.family,
-        )
+        return self.survey(weights).models(precision)
+
+    def survey(self, weights: str | Path | None = None) -> "Survey":
+        """Find the weights and check that they fit, without loading them."""
+        from vvs.export.survey import look_around, make_up
+
+        return make_up(self) if weights == RANDOM else look_around(self, self.folder(weights))
 
     def folder(self, weights: str | Path | None = None) -> Path:
         """The folder of the weights."""
         return self.path.parent / self.weights.folder if weights is None else Path(weights)
-
-    def _loaded(self, folder: Path) -> tuple[Target, Drafter, VQTokenizer]:
-        paths = {part: folder / getattr(self.weights, part) for part in ("target", "drafter", "vq")}
-        vq_state = read_state(paths["vq"])
-        vq = VQTokenizer(infer_vq(vq_state, f"the image tokenizer {paths['vq']}"))
-        load_into(vq, vq_state, f"the image tokenizer {paths['vq']}")
-        state, what = rename_target(read_state(paths["target"])), f"the target {paths['target']}"
-        config = read_config(paths["target"])
-        target_config = infer_target(
-            state,
-            what,
-            grid=self.geometry.grid,
-            image_size=self.geometry.grid * vq.config.downsampling,
-            code_dim=vq.config.code_dim,
-            guidance_rows=self.geometry.guidance_rows,
-            heads=self.geometry.heads or config.get("num_attention_heads"),
-        )
-        self._check_sizes(target_config, what)
-        target = Target(target_config)
-        load_into(target, state, what)
-        drafter_state, what = read_state(paths["drafter"]), f"the drafter {paths['drafter']}"
-        drafter = Drafter(infer_drafter(drafter_state, target_config.geometry, what))
-        load_into(drafter, drafter_state, what)
-        return target.eval(), drafter.eval(), vq.eval()
-
-    def _check_sizes(self, config: TargetConfig, what: str) -> None:
-        """Raise CheckpointError if the weights contradict the recipe."""
-        found = dataclasses.asdict(config.geometry) | {"ffn": config.ffn}
-        for name, said in dataclasses.asdict(self.geometry).items():
-            if said and said != found[name]:
-                raise CheckpointError(f"{self.path} says {name} is {said}, but {what} has {found[name]}")
-        kind = _kind(config.conditioning)
-        if kind != self.conditioning.kind:
-            raise CheckpointError(
-                f"{self.path} says prompts are of kind {self.conditioning.kind}, but {what} takes {kind}"
-            )
-
-    def _random(self) -> tuple[Target, Drafter, VQTokenizer]:
-        sizes = dataclasses.asdict(self.geometry)
-        ffn = sizes.pop("ffn") or published_ffn_width(self.geometry.hidden)
-        missing = [name for name, value in sizes.items() if not value]
-        if missing or self.vq is None:
-            lacking = f"geometry.{missing[0]}" if missing else "[vq]"
-            raise SettingsError(f"{self.path}: random weights need {lacking}, which the recipe leaves out")
-        geometry = Geometry(**sizes)
-        with torch.random.fork_rng():
-            torch.manual_seed(SEED)
-            target = Target(TargetConfig(geometry, self._conditioning(), ffn))
-            drafter = Drafter(DrafterConfig(geometry, ffn))
-            vq = VQTokenizer(self.vq)
-        return target.eval(), drafter.eval(), vq.eval()
-
-    def _conditioning(self) -> Conditioning:
-        said = self.conditioning
-        needed = {"words": ("words", "caption_dim"), "class": ("classes",), "caption": ("caption_dim",)}
-        for name in needed[said.kind]:
-            if not getattr(said, name):
-                raise SettingsError(
-                    f"{self.path}: random weights need conditioning.{name}, which the recipe leaves out"
-                )
-        match said.kind:
-            case "words":
-                return WordConditioning(said.words, said.caption_dim)
-            case "class":
-                return ClassConditioning(said.classes)
-            case _:
-                return CaptionConditioning(said.caption_dim)
-
-
-def _kind(conditioning: Conditioning) -> str:
-    match conditioning:
-        case WordConditioning():
-            return "words"
-        case ClassConditioning():
-            return "class"
-        case CaptionConditioning():
-            return "caption"
-
-
-def _read_text(path: Path) -> str:
-    try:
-        return path.read_text()
-    except (OSError, UnicodeDecodeError) as error:
-        raise CheckpointError(f"the tokenizer {path} cannot be read: {error}") from error
 
 
 def load_recipe(path: str | Path) -> Recipe:
@@ -286,7 +176,13 @@ def _record(cls: type[_T], data: Mapping[str, Any], where: str) -> _T:
 
 def _value(kind: Any, value: Any, where: str) -> Any:
     """One field's value, checked against its annotation."""
-    tables = {Sizes: Sizes, PromptKind: PromptKind, WeightFiles: WeightFiles, VQConfig | None: VQConfig}
+    tables = {
+        Sizes: Sizes,
+        PromptKind: PromptKind,
+        WeightFiles: WeightFiles,
+        VQConfig | None: VQConfig,
+        T5Config | None: T5Config,
+    }
     if kind in tables:
         return _record(tables[kind], _typed(value, dict, where), where)
     if kind == tuple[TreeShape, ...]:
@@ -303,7 +199,9 @@ def _value(kind: Any, value: Any, where: str) -> Any:
 
 
 def _typed(value: Any, kind: type, where: str) -> Any:
-    names = {dict: "a table", list: "a list", str: "a string", int: "an integer"}
-    if not isinstance(value, kind) or isinstance(value, bool):
+    names = {dict: "a table", list: "a list", str: "a string", int: "an integer", bool: "true or false"}
+    if kind is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
         raise SettingsError(f"{where} is {value!r}, but it must be {names.get(kind, kind.__name__)}")
     return value

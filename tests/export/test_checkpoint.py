@@ -13,17 +13,9 @@ import torch
 from safetensors.torch import save_file
 
 from vvs.errors import CheckpointError
-from vvs.export.checkpoint import (
-    infer_drafter,
-    infer_target,
-    infer_vq,
-    load_into,
-    published_heads,
-    read_config,
-    read_state,
-    rename_target,
-)
+from vvs.export.checkpoint import load_into, read_config, read_state, rename_target
 from vvs.export.llamagen import ClassConditioning, Target, TargetConfig
+from vvs.export.sizes import infer_drafter, infer_target, infer_vq, published_heads
 from vvs.geometry import Geometry
 
 if TYPE_CHECKING:

@@ -1,0 +1,168 @@
+"""Footprint: how large a bundle will be, and what writing it takes, computed from the models' settings.
+
+Nothing is built for it. Sizes are those of the weights (graphs themselves are small); memory is an estimate.
+"""
+
+import math
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from vvs.errors import ExportError
+from vvs.export.drafter import Drafter, DrafterConfig
+from vvs.export.llamagen import Target, TargetConfig
+from vvs.export.model_set import ModelSet
+from vvs.export.precision import TORCH_DTYPES
+from vvs.export.t5 import T5Config, T5Encoder
+from vvs.export.vq import VQConfig, VQTokenizer
+
+MOST_NEIGHBOURS = 1024
+"""Nearest codes stored per token; relaxed acceptance wants hundreds at most."""
+GRAPH_BYTES_PER_LAYER = 25_000
+"""Size of a graph without its weights, per transformer layer, as measured."""
+BASE_MEMORY = 1_200_000_000
+"""Of Python, PyTorch and the tracer, as measured."""
+RUN_BYTES = 4
+"""What ONNX Runtime holds per parameter of a graph on a CPU while it is compared: float32, packed anew."""
+MEMORY_INFO = Path("/proc/meminfo")
+
+
+def parameters(module: nn.Module | None) -> int:
+    """Parameters of a module."""
+    return 0 if module is None else sum(p.numel() for p in module.parameters())
+
+
+@dataclass(frozen=True)
+class Footprint:
+    """Parameters of the graphs of one bundle, and the bytes that follow from them."""
+
+    target: int
+    encode_prompt: int
+    draft_tree: int
+    """Without the head, which it shares with the target."""
+    decode_image: int
+    fused: int
+    """Parameters that exist a second time while they are exported: of fused products."""
+    vocabulary: int
+    hidden: int
+    code_dim: int
+    layers: int
+    """Of target and text encoder."""
+    trees: int
+    weight_bytes: int
+    """Per parameter of target, drafter and text encoder."""
+
+    @classmethod
+    def of(
+        cls,
+        target: TargetConfig,
+        drafter: DrafterConfig,
+        vq: VQConfig,
+        text_encoder: T5Config | None,
+        trees: int,
+        precision: str,
+    ) -> "Footprint":
+        """The footprint of models of these settings."""
+        with torch.device("meta"):
+            trunk, draft, image = Target(target), Drafter(drafter), VQTokenizer(vq)
+            encoder = None if text_encoder is None else T5Encoder(text_encoder)
+        D, geometry = target.geometry.hidden, target.geometry
+        prompt = parameters(trunk.model.cls_embedding)
+        per_layer = 3 * D * D + 2 * D * target.ffn
+        return cls(
+            target=parameters(trunk) - prompt - geometry.vocabulary * D,
+            encode_prompt=prompt + parameters(encoder),
+            # The token's half of the first product is folded into the embeddings.
+            draft_tree=parameters(draft) - D * D,
+            decode_image=parameters(image.decoder)
+            + parameters(image.post_quant_conv)
+            + vq.codes * vq.code_dim,
+            fused=geometry.layers * per_layer + 3 * D * D + 2 * D * drafter.ffn + geometry.vocabulary * D,
+            vocabulary=geometry.vocabulary,
+            hidden=D,
+            code_dim=geometry.code_dim,
+            layers=geometry.layers + (0 if text_encoder is None else text_encoder.layers),
+            trees=trees,
+            weight_bytes=TORCH_DTYPES[precision].itemsize,
+        )
+
+    @property
+    def files(self) -> dict[str, int]:
+        """Bytes of the bundle's files, or groups of files."""
+        V = self.vocabulary
+        return {
+            "weights of the target": self.target * self.weight_bytes,
+            "weights of encode_prompt": self.encode_prompt * self.weight_bytes,
+            "weights of the drafter": self.draft_tree * self.weight_bytes,
+            "weights of decode_image": self.decode_image * torch.float32.itemsize,
+            "token embeddings": V * self.hidden * self.weight_bytes,
+            "codebook": V * 4 * (self.code_dim + min(V - 1, MOST_NEIGHBOURS)),
+            "graphs": GRAPH_BYTES_PER_LAYER * (self.layers + 4 * self.trees + 20),
+        }
+
+    @property
+    def total(self) -> int:
+        """Bytes of the bundle."""
+        return sum(self.files.values())
+
+    def memory(self, loaded: int) -> int:
+        """Most memory that writing it takes, when ``loaded`` bytes of weights are not mapped from disk."""
+        largest = max(self.target, self.encode_prompt, self.decode_image)
+        return BASE_MEMORY + loaded + self.fused * self.weight_bytes + largest * RUN_BYTES
+
+
+def footprint_of(models: ModelSet, precision: str) -> Footprint:
+    """The footprint of models at hand."""
+    encoder = models.text_encoder
+    return Footprint.of(
+        models.target.config,
+        models.drafter.config,
+        models.vq.config,
+        encoder and encoder.config,
+        len(models.trees),
+        precision,
+    )
+
+
+def require_disk(total: int, place: Path) -> None:
+    """Raise ExportError unless ``total`` bytes are free where the bundle will lie."""
+    existing = next(parent for parent in (place, *place.absolute().parents) if parent.exists())
+    free = shutil.disk_usage(existing).free
+    if free < total:
+        raise ExportError(
+            f"the bundle will take {in_bytes(total)}, but only {in_bytes(free)} are free at {existing}; "
+            "choose another place"
+        )
+
+
+def available_memory() -> float:
+    """Bytes that processes can still get, swap included; infinite where the system does not tell."""
+    try:
+        lines = MEMORY_INFO.read_text().splitlines()
+    except OSError:
+        return math.inf
+    sizes = {name: int(rest.split()[0]) * 1024 for name, rest in (line.split(":", 1) for line in lines)}
+    return sizes.get("MemAvailable", math.inf) + sizes.get("SwapFree", 0)
+
+
+def require_memory(needed: int) -> None:
+    """Raise ExportError unless about ``needed`` bytes of memory are available."""
+    available = available_memory()
+    if available < needed:
+        raise ExportError(
+            f"exporting takes about {in_bytes(needed)} of memory, "
+            f"but only {in_bytes(int(available))} are available; --ignore-memory tries it all the same"
+        )
+
+
+UNITS: Sequence[str] = ("bytes", "kB", "MB", "GB")
+
+
+def in_bytes(count: int) -> str:
+    """A number of bytes for people to read, such as ``1.55 GB``."""
+    power = min(len(str(count)) - 1, 3 * (len(UNITS) - 1)) // 3 if count else 0
+    return f"{count} bytes" if power == 0 else f"{count / 1000**power:.3g} {UNITS[power]}"
