@@ -55,7 +55,10 @@ def build(
         bool, typer.Option("--strip-weights", help="Leave weights out that can be put in later.")
     ] = False,
     allow_weight_streaming: Annotated[
-        bool, typer.Option("--allow-weight-streaming", help="Let weights stay in host memory at run time.")
+        bool,
+        typer.Option(
+            "--allow-weight-streaming", help="Let weights stay in host memory; rules out CUDA graphs."
+        ),
     ] = False,
     profiling_verbosity: Annotated[
         str, typer.Option(help="What engines tell of their layers: layer-names-only, detailed or none.")

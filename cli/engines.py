@@ -2,6 +2,8 @@
 
 from typing import TYPE_CHECKING, Any
 
+import typer
+
 from vvs.cli.output import print_table
 
 if TYPE_CHECKING:
@@ -20,6 +22,9 @@ def print_engines(bundle: "Bundle", *, verify: bool) -> None:
         built = [(state, state.record) for state in states if state.record is not None]
         rows = [(state.path.stem, *_content(record)) for state, record in built]
         print_table("Built from", ("engine", "identity", "profiles", "flags"), rows)
+    for state in states:
+        if state.problem:
+            typer.echo(f"refused: {state.problem}")
 
 
 def engines_json(bundle: "Bundle", *, verify: bool) -> dict[str, Any]:
@@ -44,7 +49,7 @@ def _state(state: "EngineState") -> tuple[str, str, str, str]:
         state.path.stem,
         f"{state.path.stat().st_size:,}",
         f"{identity.builder} {identity.version}" if identity else "-",
-        state.problem or "fits",
+        "refused" if state.problem else "fits",
     )
 
 

@@ -12,8 +12,9 @@ hardware-compatible   yes                        yes                     no: the
                                                                          nothing
 refit, strip          yes                        yes                     needs a driver (1.7 fails with
                                                                          "CHECK(status == CUDA_SUCCESS)")
-timing cache          yes                        yes                     accepted, changes nothing
-weight streaming      strongly typed networks    yes                     yes
+timing cache          yes                        yes                     ignored: it times nothing, and
+                                                                         reading one needs a GPU
+weight streaming      strongly typed networks    yes                     yes, but not with user allocation
 user allocation       no flag                    no flag                 REQUIRE_USER_ALLOCATION, which
                                                                          CUDA graphs need (from 1.2)
 engine validity       no                         no                      ``Runtime.get_engine_validity``
@@ -51,7 +52,7 @@ class _Flavour:
     driver_only: tuple[str, ...] = ()
     """Flags that work only where there is a GPU driver."""
     idle: tuple[str, ...] = ()
-    """Flags that are accepted and change nothing."""
+    """Flags that are passed over with a warning, since they would change nothing."""
 
 
 _FLAVOURS = {
@@ -132,7 +133,7 @@ class TensorRT:
                 )
 
     def changes_nothing(self, flag: str) -> bool:
-        """Whether the flag is accepted without effect."""
+        """Whether the flag would have no effect."""
         return flag in self._flavour.idle
 
     def network(self, builder: Any) -> Any:
@@ -148,11 +149,15 @@ class TensorRT:
             if not config.set_compute_capability(capability, 0):
                 raise BackendError(f"{self.title} refuses to build for {arch}")
 
+    @property
+    def needs_user_allocation(self) -> bool:
+        """Whether plans that CUDA graphs can hold have to be asked for."""
+        return hasattr(self.api.BuilderFlag, "REQUIRE_USER_ALLOCATION")
+
     def allow_graph_capture(self, config: Any) -> None:
         """Ask for a plan that never allocates, where that has to be asked for."""
-        flag = getattr(self.api.BuilderFlag, "REQUIRE_USER_ALLOCATION", None)
-        if flag is not None:
-            config.set_flag(flag)
+        if self.needs_user_allocation:
+            config.set_flag(self.api.BuilderFlag.REQUIRE_USER_ALLOCATION)
 
     def flag(self, name: str) -> Any:
         """A builder flag by its name in the API."""

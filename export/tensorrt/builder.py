@@ -124,10 +124,12 @@ class _Workshop:
             console=console,
             transient=True,
         )
+        self._timing_cache = settings.timing_cache
         if settings.timing_cache is not None and package.changes_nothing("timing-cache-file"):
-            self._warn(
-                f"{package.title} times no kernels when it builds, so the timing cache changes nothing"
-            )
+            self._warn(f"{package.title} times no kernels when it builds, so --timing-cache-file is ignored")
+            self._timing_cache = None
+        if settings.flags.allow_weight_streaming and package.needs_user_allocation:
+            self._warn("engines that stream weights allocate while they run, so CUDA graphs cannot hold them")
 
     @contextmanager
     def bar(self) -> Iterator[None]:
@@ -174,8 +176,9 @@ class _Workshop:
     def _configure(self, parsed: Network, job: _Job, monitor: Any) -> Any:
         config = self._builder.create_builder_config()
         self._package.aim(config, job.identity.arch)
-        self._package.allow_graph_capture(config)
         self._settings.flags.apply(self._package, config)
+        if not self._settings.flags.allow_weight_streaming:
+            self._package.allow_graph_capture(config)
         config.progress_monitor = monitor
         for profile in job.identity.profiles:
             optimisation = self._builder.create_optimization_profile()
@@ -187,15 +190,15 @@ class _Workshop:
                     f"{self._package.title} refuses the profile {profile.use} of {job.identity.graph}: "
                     f"{self._messages.first_error()}"
                 )
-        if self._settings.timing_cache is not None:
-            file = cache_path(self._settings.timing_cache, self._package, job.identity.arch)
+        if self._timing_cache is not None:
+            file = cache_path(self._timing_cache, self._package, job.identity.arch)
             use_cache(file, config, self._messages, self._warn)
         self._messages.clear()
         return config
 
     def _keep_timings(self, job: _Job, config: Any) -> None:
-        if self._settings.timing_cache is not None:
-            file = cache_path(self._settings.timing_cache, self._package, job.identity.arch)
+        if self._timing_cache is not None:
+            file = cache_path(self._timing_cache, self._package, job.identity.arch)
             keep_cache(file, config, self._warn)
 
     def _failure(self, job: _Job) -> Exception:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import onnx_ir as ir
 
 REWRITING = 1
-"""Raised when what this module does to a graph changes, so that older engines are stale."""
+"""Raised when what this package does to graphs, or asks of every build, changes: what is older is stale."""
 NUCLEUS_PREFIX = "nucleus."
 
 

@@ -6,6 +6,7 @@ becomes ``trt.tensorrt-10.13.3.9.sm_89.cache``. A cache that cannot be used only
 
 import warnings
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -62,5 +63,5 @@ def keep_cache(file: Path, config: Any, warn: Warn) -> None:
         temporary.replace(file)
     except OSError as error:
         warn(f"the timing cache {file} cannot be written ({error.strerror})")
-    finally:
-        temporary.unlink(missing_ok=True)
+        with suppress(OSError):
+            temporary.unlink()
