@@ -6,6 +6,9 @@ TORCH ?= torch==2.13.0
 MODEL ?= demo
 WEIGHTS ?=
 PRECISION ?=
+# Set BACKEND to tensorrt or tensorrt-rtx to build engines too, and ARCH to name GPU architectures: sm_86,sm_89.
+BACKEND ?=
+ARCH ?=
 BIN := .venv/bin
 INSTALLED := .venv/.installed
 ROOMS := vvs export runtime benchmarks cli tests
@@ -24,8 +27,9 @@ $(INSTALLED): pyproject.toml
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[export,bench,dev]'
 	touch $@
 
-engines: install ## Export the bundle of MODEL (default: demo) into engines/; nothing changed, nothing done
+engines: install ## Export the bundle of MODEL (default: demo) into engines/, with BACKEND=tensorrt-rtx ARCH=sm_89 built; nothing changed, nothing done
 	$(BIN)/vvs export engines/$(MODEL).toml $(if $(WEIGHTS),--weights '$(WEIGHTS)') $(if $(PRECISION),--precision $(PRECISION))
+	$(if $(BACKEND),$(BIN)/vvs build engines/$(MODEL) --backend $(BACKEND) $(if $(ARCH),--arch $(ARCH)))
 
 demo: MODEL = demo
 demo: engines ## Draw a grid in AR, EAGLE, LANTERN and VVS with the demo model, and compare them
