@@ -239,3 +239,17 @@ def test_starts_without_heavy_modules() -> None:
     code = "import sys, vvs.cli.app; print({'torch', 'onnxruntime', 'PIL', 'rich.table'} & set(sys.modules))"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert loaded.stdout.strip() == "set()"
+
+
+def test_a_dry_run_builds_nothing(vvs: Vvs, tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    pytest.importorskip("onnxscript")
+    recipe = Path(__file__).parents[2] / "engines" / "llamagen-c2i-b-256.toml"
+    result = vvs("export", recipe, "--weights", "random", "--dry-run", "-o", tmp_path / "bundle")
+    assert result.exit_code == 0, result.stderr
+    assert "110,888,448" in result.stdout
+    assert "random weights: target, drafter, image tokenizer" in result.stdout
+    result = vvs("export", recipe, "--weights", tmp_path, "--dry-run")
+    assert result.exit_code == 1
+    assert "there is no checkpoint at" in sentence(result)
+    assert not list(tmp_path.iterdir())

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 import torch
+from layouts import State, original_layout
 from safetensors.torch import save_file
 
 from vvs.errors import CheckpointError
@@ -20,36 +21,6 @@ from vvs.geometry import Geometry
 
 if TYPE_CHECKING:
     from vvs.export.model_set import ModelSet
-
-State = dict[str, torch.Tensor]
-
-ORIGINAL = (
-    ("model.embed_tokens.", "tok_embeddings."),
-    ("model.cls_embedding.", "cls_embedding."),
-    ("model.norm.", "norm."),
-    ("lm_head.", "output."),
-    ("model.layers.", "layers."),
-    ("self_attn.o_proj", "attention.wo"),
-    ("mlp.gate_proj", "feed_forward.w1"),
-    ("mlp.up_proj", "feed_forward.w3"),
-    ("mlp.down_proj", "feed_forward.w2"),
-    ("input_layernorm", "attention_norm"),
-    ("post_attention_layernorm", "ffn_norm"),
-)
-
-
-def original_layout(state: State) -> State:
-    """The same weights under LlamaGen's first names."""
-    out: State = {}
-    for name, tensor in state.items():
-        for ours, theirs in ORIGINAL:
-            name = name.replace(ours, theirs)
-        out[name] = tensor
-    for layer in {name.split(".")[1] for name in out if name.startswith("layers.")}:
-        parts = [out.pop(f"layers.{layer}.self_attn.{part}_proj.weight") for part in "qkv"]
-        out[f"layers.{layer}.attention.wqkv.weight"] = torch.cat(parts)
-    out["freqs_cis"] = torch.zeros(3)
-    return out
 
 
 @pytest.fixture(scope="module")
