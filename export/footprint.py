@@ -122,7 +122,7 @@ def footprint_of(models: ModelSet, precision: str) -> Footprint:
         models.target.config,
         models.drafter.config,
         models.vq.config,
-        encoder and encoder.config,
+        None if encoder is None else encoder.config,
         len(models.trees),
         precision,
     )

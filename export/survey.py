@@ -79,7 +79,9 @@ class Survey:
         dtype = TORCH_DTYPES[precision]
         recipe = self.recipe
         vq = self._part(Kind.VQ, VQTokenizer, self.vq, torch.float32)
-        encoder = self.text_encoder
+        encoder = None
+        if self.text_encoder is not None:
+            encoder = self._part(Kind.TEXT_ENCODER, T5Encoder, self.text_encoder, dtype)
         return ModelSet(
             name=recipe.name,
             target=self._part(Kind.TARGET, Target, self.target, dtype),
@@ -89,7 +91,7 @@ class Survey:
             trees={tree.name: tree for tree in recipe.trees},
             default_tree=recipe.default_tree or recipe.trees[0].name,
             tokenizer=self.tokenizer,
-            text_encoder=encoder and self._part(Kind.TEXT_ENCODER, T5Encoder, encoder, dtype),
+            text_encoder=encoder,
             class_names=recipe.conditioning.class_names,
             random_parts=self.random_parts,
             defaults=recipe.defaults,

@@ -171,6 +171,11 @@ class _Stack(nn.Module):
         self.block = nn.ModuleList(_Block(config, keeps_bias=i == 0) for i in range(config.layers))
         self.final_layer_norm = RMSNorm(config.hidden, config.norm_eps)
 
+    @property
+    def bias_by_distance(self) -> nn.Embedding:
+        """The table of all blocks, which the first one keeps."""
+        return self.get_submodule("block.0.layer.0.SelfAttention.relative_attention_bias")  # type: ignore[return-value]
+
 
 class T5Encoder(nn.Module):
     """Token ids ``[R, P]`` and ``mask [R, P]`` (real tokens first) to float32 states ``[R, P, D]``."""
@@ -194,6 +199,6 @@ class T5Encoder(nn.Module):
         """What is added to attention scores ``[R, H, P, P]``: by distance, and against padding."""
         config = self.config
         buckets = distance_buckets(mask.shape[1], config.buckets, config.max_distance).to(mask.device)
-        table = self.encoder.block[0].layer[0].SelfAttention.relative_attention_bias
-        by_distance = table(buckets).float().permute(2, 0, 1).unsqueeze(0)
+        by_distance = F.embedding(buckets, self.encoder.bias_by_distance.weight).float()
+        by_distance = by_distance.permute(2, 0, 1).unsqueeze(0)
         return by_distance + torch.where(mask, 0.0, MASKED)[:, None, None, :]

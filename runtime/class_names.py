@@ -41,7 +41,7 @@ class ClassNames:
 
         """
         key = _key(name)
-        found = self._usual.get(key) or self._all.get(key, ())
+        found = self._usual.get(key) or self._all.get(key) or []
         if len(found) == 1:
             return found[0].number
         if found:
