@@ -90,6 +90,9 @@ def generate(
 
     options = {} if threads is None else {"threads": threads}
     pipeline = Pipeline.from_bundle(bundle, backend, verify=verify, **options)
+    random_parts = pipeline.bundle.manifest.random_parts
+    if random_parts and not quiet:
+        typer.echo(f"random weights: {', '.join(random_parts)}", err=True)
     modes = list(dict.fromkeys(mode or [default_mode(pipeline.bundle.manifest)]))
     runs = [
         _Run(

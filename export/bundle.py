@@ -47,7 +47,8 @@ from vvs.manifest import (
 )
 
 GRAPH_SOURCES = (
-    "compact", "draft_tree", "drafter", "graphs", "layers", "llamagen", "nucleus", "onnx_export", "t5", "vq",
+    "compact", "draft_tree", "drafter", "graphs", "layers", "llamagen", "nucleus", "onnx_export", "t5",
+    "transposes", "vq",
 )  # fmt: skip
 """Modules of this package whose code decides what is in a graph."""
 PACKAGES = ("vvs-toolkit", "torch", "onnx", "onnxscript", "onnxruntime", "numpy")

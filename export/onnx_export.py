@@ -17,6 +17,7 @@ from torch import nn
 
 from vvs.export.graphs import Graph, Tensors
 from vvs.export.nucleus import lower_nuclei
+from vvs.export.transposes import fold_transposes
 
 OPSET = 20
 WEIGHTS_FILE = "weights.bin"
@@ -96,6 +97,7 @@ def trace(graph: Graph, guidance_rows: int) -> ir.Model:
     if program is None:
         raise RuntimeError("the tracer returned no program")
     lower_nuclei(program.model)
+    fold_transposes(program.model)
     return _described(program.model, graph)
 
 
