@@ -17,17 +17,18 @@ def fold_transposes(model: ir.Model) -> None:
     folded: dict[tuple[str, tuple[int, ...]], ir.Value] = {}
     for node in list(graph):
         weight = node.inputs[0] if node.op_type == "Transpose" else None
-        if weight is None or weight.name not in graph.initializers or weight.const_value is None:
+        name = None if weight is None else weight.name
+        if weight is None or name is None or name not in graph.initializers or weight.const_value is None:
             continue
         order = _order(node, weight.const_value.shape.rank())
-        key = (weight.name, order)
+        key = (name, order)
         if key not in folded:
             folded[key] = _transposed(weight, order)
             graph.register_initializer(folded[key])
         ir.convenience.replace_all_uses_with(node.outputs[0], folded[key])
         graph.remove(node, safe=True)
         if not weight.uses():
-            del graph.initializers[weight.name]
+            del graph.initializers[name]
 
 
 def _order(node: ir.Node, rank: int) -> tuple[int, ...]:
@@ -39,9 +40,9 @@ def _transposed(weight: ir.Value, order: tuple[int, ...]) -> ir.Value:
     source = weight.const_value
     assert source is not None  # noqa: S101 - for the type checker
     name = f"{weight.name}.transposed.{'.'.join(map(str, order))}"
-    shape = ir.Shape([source.shape[axis] for axis in order])
+    shape = ir.Shape(source.shape.numpy()[axis] for axis in order)
 
-    def compute() -> ir.Tensor:
+    def compute() -> ir.TensorProtocol:
         array: NDArray[Any] = np.ascontiguousarray(np.transpose(source.numpy(), order))
         return ir.Tensor(array, dtype=source.dtype, shape=shape, name=name)
 
