@@ -2,7 +2,8 @@
 
 Numbers are compared by their largest error, relative to the largest expected value of the output. Integer
 and boolean outputs must be identical; only in half precision may some drafted trees differ, since rounding
-decides between near ties there (as measured: 1 to 4 of 10 random trees of random weights).
+decides between near ties there: measured over 64 trees each, on two sets of weights, 5 % of trees of 13 nodes
+and 34 % and 50 % of trees of 59 nodes have at least one node that differs.
 """
 
 from collections.abc import Sequence
@@ -39,7 +40,8 @@ class Case(NamedTuple):
 
 
 CASES = (Case(1, 1), Case(2, 3), Case(3, 11))
-TREE_CASES = (Case(1, 1), Case(2, 3), Case(8, 6))
+# Enough trees for the share of them that differ to mean something.
+TREE_CASES = (Case(1, 1), Case(2, 3), Case(24, 6))
 
 
 def open_graph(file: Path) -> onnxruntime.InferenceSession:
