@@ -79,8 +79,14 @@ def test_everything_recorded_through_every_engine() -> None:
 
 @pytest.mark.parametrize(
     ("missing", "message"),
-    [(0, "holds no target"), (1, "holds no drafter"), (2, "holds no codebook"), (3, "recorded target pass"), (4, "holds no trace")],
-)  # fmt: skip
+    [
+        (0, "holds no target"),
+        (1, "holds no drafter"),
+        (2, "holds no codebook"),
+        (3, "recorded target pass"),
+        (4, "holds no trace"),
+    ],
+)
 def test_what_a_recording_lacks_is_named(recording: Path, missing: int, message: str) -> None:
     (recording / f"{missing}.npz").unlink()
     with pytest.raises(VvsError, match=message):
