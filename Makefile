@@ -43,7 +43,7 @@ lint: install ## Check style and format
 	$(BIN)/ruff format --check $(ROOMS)
 
 types: install ## Check types, strictly, on the package as it installs
-	rm -rf build/types
+	rm -rf build
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --target build/types .
 	MYPYPATH=build/types $(BIN)/mypy -p vvs
 

@@ -10,7 +10,12 @@ from vvs.config import GenerationConfig
 from vvs.errors import SettingsError
 from vvs.runtime.pipeline import Pipeline
 
-NUMBERS = {"temperature": float, "top_p": float, "cfg_scale": float, "top_k": int}
+NUMBERS: dict[str, type[int] | type[float]] = {
+    "temperature": float,
+    "top_p": float,
+    "cfg_scale": float,
+    "top_k": int,
+}
 
 
 @dataclass(frozen=True)

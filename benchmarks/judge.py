@@ -67,7 +67,7 @@ class Judge:
     def judge(self, pixels: NDArray[np.uint8], colours: IntArray, garments: IntArray) -> Judgement:
         """Judge pictures ``[M, 32, 32, 3]`` against what was asked for, ``[M]`` each."""
         images = torch.from_numpy(pixels).permute(0, 3, 1, 2).float() / 127.5 - 1
-        verdicts = [self._classifier(chunk) for chunk in images.split(CHUNK)]
+        verdicts = [self._classifier(chunk) for chunk in torch.split(images, CHUNK)]
         named_colours = torch.cat([v.colours.argmax(-1) for v in verdicts]).numpy()
         named_garments = torch.cat([v.garments.argmax(-1) for v in verdicts]).numpy()
         features = torch.cat([v.features for v in verdicts]).double().numpy()

@@ -52,8 +52,8 @@ class Trace:
         ancestors = np.unpackbits(self.arrays["tree_mask"][step], axis=-1)[:, : self.nodes].astype(bool)
         parent = ancestors & (depth[None, :] == depth[:, None] - 1)
         parents = np.where(parent.any(axis=1), parent.argmax(axis=1), -1)
-        fields = (tokens, parents, depth, ancestors, np.zeros(self.nodes, np.float32))
-        return DraftResult(*(field[None] for field in fields))
+        scores = np.zeros((1, self.nodes), np.float32)
+        return DraftResult(tokens[None], parents[None], depth[None], ancestors[None], scores)
 
     def config(self, tree: str) -> GenerationConfig:
         """The configuration it was recorded with, on the draft tree named ``tree``."""

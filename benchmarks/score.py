@@ -24,7 +24,7 @@ from vvs.benchmarks.report import markdown, print_table, write_json, write_text
 from vvs.errors import VvsError
 from vvs.export.training.garments import HELD_OUT_PAIRS
 from vvs.runtime.images import contact_sheet, save_sheet
-from vvs.runtime.pipeline import Pipeline
+from vvs.runtime.pipeline import GeneratedImage, Pipeline
 from vvs.statistics import StepKind
 
 SHOWN_ROWS, SHOWN_COLUMNS = 8, 12
@@ -53,7 +53,7 @@ def draw(
 ) -> tuple[NDArray[np.uint8], float, float]:
     """Draw all prompts in batches; returns pixels, mean step compression and mean accepted length."""
     task = progress.add_task(contender.label, total=len(prompts))
-    images = []
+    images: list[GeneratedImage] = []
     for step in pipeline.stream(list(prompts), contender.config, seed, batch=batch):
         images += step.finished
         progress.advance(task, len(step.finished))

