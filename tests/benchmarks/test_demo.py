@@ -52,26 +52,24 @@ def test_bad_contenders(pipeline: Pipeline, text: str, message: str) -> None:
 
 
 def test_figures_are_of_the_same_pictures_side_by_side(pipeline: Pipeline) -> None:
-    contenders = [Contender.parse(text, pipeline) for text in ("ar", "eagle")]
+    contenders = [Contender.parse(text, pipeline) for text in ("ar", "vvs policy=uniform:2")]
     ticks: list[None] = []
     prompts, seeds = ["a red dress", "a blue shoe"], [3, 4]
-    ar, eagle = compare(pipeline, contenders, prompts, seeds, lambda: ticks.append(None))
+    ar, vvs = compare(pipeline, contenders, prompts, seeds, lambda: ticks.append(None))
     assert len(ticks) == 2 + 2 * 2
     tokens = pipeline.bundle.manifest.geometry.image_tokens
     figures = ar.figures(ar)
     assert figures["forward_passes"] == tokens
     assert figures["step_compression"] == figures["ratio"] == 1
     assert figures["accepted_verify"] == figures["skip_share"] == 0
-    faster = eagle.figures(ar)
+    faster = vvs.figures(ar)
     assert faster["forward_passes"] < tokens
     assert faster["ratio"] == pytest.approx(
-        sum(a / b for a, b in zip(ar.seconds, eagle.seconds, strict=True)) / 2
+        sum(a / b for a, b in zip(ar.seconds, vvs.seconds, strict=True)) / 2
     )
-    assert 0 < faster["outside_engines"]["verify"] < 1
-    assert faster["outside_engines"]["skip"] == 0
-    # Speculation gains what it accepts: every verified step emits its accepted tokens and one more.
-    gained = faster["accepted_verify"] + 1
-    assert (faster["forward_passes"] - 1) * gained == pytest.approx(tokens - 1, rel=0.1)
+    assert all(0 < share < 1 for share in faster["outside_engines"].values())
+    assert 0.3 < faster["skip_share"] < 0.7
+    assert faster["accepted_skip"] >= 1
 
 
 def test_the_command_writes_a_picture_a_table_and_data(tiny_bundle: Path, tmp_path: Path) -> None:
