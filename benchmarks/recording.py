@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile
 
 import numpy as np
 from numpy.typing import NDArray
@@ -140,5 +141,5 @@ def _load(file: Path) -> Arrays:
     try:
         with np.load(file, allow_pickle=False) as archive:
             return {name: archive[name] for name in archive.files}
-    except (ValueError, OSError, EOFError) as error:
+    except (ValueError, OSError, EOFError, BadZipFile) as error:
         raise VvsError(f"{file} is not a readable .npz file: {error}") from error

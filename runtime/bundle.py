@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
+from zipfile import BadZipFile
 
 import numpy as np
 from numpy.typing import NDArray
@@ -114,7 +115,7 @@ class Bundle:
     def _array(self, name: str) -> NDArray[Any]:
         try:
             array: NDArray[Any] = np.load(self.file(name), mmap_mode="r", allow_pickle=False)
-        except (ValueError, EOFError, OSError) as error:
+        except (ValueError, EOFError, OSError, BadZipFile) as error:
             raise BundleError(f"{self.file(name)} is not an array that can be read: {error}") from error
         return array
 
