@@ -12,8 +12,11 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from vvs import __version__
+from vvs.errors import BackendError
 from vvs.runtime.backends import BACKENDS
 from vvs.runtime.cpus import usable_cpus
+from vvs.runtime.tensorrt_package import BACKENDS as TENSORRT_BACKENDS
+from vvs.runtime.tensorrt_package import load_tensorrt
 
 DRIVER_LIBRARIES = ("libcuda.so.1", "nvcuda.dll")
 NAME_LENGTH = 128
@@ -68,17 +71,22 @@ _PACKAGES = (
     _Package("onnxscript", "exporting", "pip install 'vvs-toolkit[export]'"),
 )
 
-# Modules that are imported to see whether they work, since an installed one may lack its libraries.
-_GPU_MODULES = (
-    ("tensorrt", "TensorRT engines", "pip install tensorrt"),
-    ("tensorrt_rtx", "TensorRT-RTX engines", "pip install tensorrt-rtx"),
-    ("cuda.bindings", "CUDA from Python", "pip install cuda-python"),
-)
+CUDA_MODULE = "cuda.bindings"
 
 
 def examine() -> Report:
     """Look at this machine."""
-    return Report((*_machine(), *map(_package, _PACKAGES), *_providers(), *_backends(), _gpu(), *_modules()))
+    return Report(
+        (
+            *_machine(),
+            *map(_package, _PACKAGES),
+            *_providers(),
+            *_backends(),
+            _gpu(),
+            *_engine_builders(),
+            _cuda(),
+        )
+    )
 
 
 def _machine() -> Iterator[Finding]:
@@ -148,11 +156,19 @@ def _device_name(driver: ctypes.CDLL, device: int) -> str:
     return name.value.decode(errors="replace")
 
 
-def _modules() -> Iterator[Finding]:
-    for module, purpose, install in _GPU_MODULES:
+def _engine_builders() -> Iterator[Finding]:
+    """Load each TensorRT, since an installed one may lack its libraries."""
+    for backend in TENSORRT_BACKENDS:
         try:
-            found = str(getattr(import_module(module), "__version__", "importable"))
-            yield Finding(f"module {module}", True, found)
-        except Exception as error:  # a broken installation may raise anything
-            reason = "not installed" if isinstance(error, ModuleNotFoundError) else f"broken: {error}"
-            yield Finding(f"module {module}", False, reason, f"for {purpose}: {install}")
+            yield Finding(f"engines {backend}", True, load_tensorrt(backend).title)
+        except BackendError as error:
+            yield Finding(f"engines {backend}", False, "cannot be built here", str(error))
+
+
+def _cuda() -> Finding:
+    subject = f"module {CUDA_MODULE}"
+    try:
+        return Finding(subject, True, str(getattr(import_module(CUDA_MODULE), "__version__", "importable")))
+    except Exception as error:  # a broken installation may raise anything
+        reason = "not installed" if isinstance(error, ModuleNotFoundError) else f"broken: {error}"
+        return Finding(subject, False, reason, "for CUDA from Python: pip install cuda-python")

@@ -187,7 +187,8 @@ def load_tensorrt(backend: str) -> TensorRT:
             continue
         except Exception as error:  # a package whose libraries do not load may raise anything
             raise _broken(flavour, error) from error
-        return TensorRT(backend, flavour.modules[0], str(api.__version__), api)
+        if hasattr(api, "__version__"):  # any folder of that name on the path imports as an empty package
+            return TensorRT(backend, flavour.modules[0], str(api.__version__), api)
     raise BackendError(
         f"{flavour.title} is not installed, but the backend {backend!r} needs it; "
         f"install it with `{flavour.install}`"

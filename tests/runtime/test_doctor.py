@@ -4,14 +4,14 @@ import json
 
 import pytest
 
-from vvs.runtime import doctor
+from vvs.runtime import doctor, tensorrt_package
 
 
 def test_this_machine_can_generate() -> None:
     report = doctor.examine()
     assert report.healthy
     subjects = {finding.subject for finding in report.findings}
-    assert {"python", "package onnxruntime", "backend onnxruntime", "gpu", "module tensorrt"} <= subjects
+    assert {"python", "package onnxruntime", "backend onnxruntime", "gpu", "engines tensorrt"} <= subjects
     json.dumps(report.to_dict())
 
 
@@ -29,6 +29,9 @@ def test_a_broken_gpu_package_is_reported_as_such(monkeypatch: pytest.MonkeyPatc
         raise OSError("libnvinfer.so.10: cannot open shared object file")
 
     monkeypatch.setattr(doctor, "import_module", broken)
-    findings = [f for f in doctor.examine().findings if f.subject.startswith("module")]
-    assert findings
-    assert all(f.found.startswith("broken: libnvinfer") for f in findings)
+    monkeypatch.setattr(tensorrt_package, "import_module", broken)
+    findings = {f.subject: f for f in doctor.examine().findings}
+    assert findings["module cuda.bindings"].found.startswith("broken: libnvinfer")
+    for backend in tensorrt_package.BACKENDS:
+        assert not findings[f"engines {backend}"].ok
+        assert "libnvinfer" in findings[f"engines {backend}"].advice
