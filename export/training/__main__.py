@@ -26,6 +26,13 @@ def main(
     compile_layers: Annotated[
         bool, typer.Option("--compile/--no-compile", help="Fuse the target's layers with torch.compile.")
     ] = True,
+    from_weights: Annotated[
+        bool,
+        typer.Option(
+            "--from-weights",
+            help="Let target and drafter go on from the finished weights where no training state is kept.",
+        ),
+    ] = False,
 ) -> None:
     """Train the demo model from Fashion-MNIST; an interrupted run goes on where it stopped."""
     names = stages or list(STAGES)
@@ -35,7 +42,7 @@ def main(
     if threads:
         torch.set_num_threads(threads)
     console = Console(width=None if Console().is_terminal else 200)
-    settings = dataclasses.replace(SETTINGS, compile=compile_layers)
+    settings = dataclasses.replace(SETTINGS, compile=compile_layers, from_weights=from_weights)
     try:
         DemoTraining(settings, runs, weights, console).run(names)
     except VvsError as error:

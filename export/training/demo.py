@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from rich.console import Console
 from tokenizers import Tokenizer
+from torch import nn
 from torch.nn import functional as F  # noqa: N812
 
 from vvs.export.drafter import Drafter, DrafterConfig
@@ -60,11 +61,13 @@ class DemoSettings:
     mix: FeatureMix
     compile: bool = True
     """Let torch.compile fuse the target's layers; needs a C++ compiler."""
+    from_weights: bool = False
+    """Without a training state, let target and drafter go on from the finished weights and their step."""
 
 
 SETTINGS = DemoSettings(
     vq=TrainSettings(steps=1400, batch=64, learning_rate=1e-3, weight_decay=0.0, beta2=0.99),
-    target=TrainSettings(steps=2300, batch=32, learning_rate=1.5e-3, warmup=200),
+    target=TrainSettings(steps=5300, batch=32, learning_rate=1.5e-3, warmup=200),
     drafter=TrainSettings(steps=2050, batch=24, learning_rate=1e-3),
     classifier=TrainSettings(steps=1500, batch=128, learning_rate=2e-3),
     mix=FeatureMix(),
@@ -112,16 +115,34 @@ class DemoTraining:
         """Train the named stages and record their held-out figures in ``training.json``."""
         self.weights.mkdir(parents=True, exist_ok=True)
         self.tokenizer.save(str(self.weights / "tokenizer.json"))
-        report = self.weights / "training.json"
-        figures = json.loads(report.read_text()) if report.is_file() else {}
+        report, figures = self._report, self._figures()
         for name in names:
             torch.manual_seed(0)
-            figures[name] = self.stages()[name]()
+            steps: int = getattr(self.settings, name).steps
+            figures[name] = {"steps": steps} | self.stages()[name]()
             shown = ", ".join(f"{key} {value:.4g}" for key, value in figures[name].items())
             self.console.print(f"{name}: held out: {shown}", highlight=False)
             temporary = report.with_suffix(".tmp")
             temporary.write_text(json.dumps(figures, indent=2) + "\n")
             os.replace(temporary, report)  # noqa: PTH105 - the same call
+
+    @property
+    def _report(self) -> Path:
+        return self.weights / "training.json"
+
+    def _figures(self) -> dict[str, dict[str, float]]:
+        """Held-out figures of the finished stages, and the steps each was trained for."""
+        figures: dict[str, dict[str, float]] = (
+            json.loads(self._report.read_text()) if self._report.is_file() else {}
+        )
+        return figures
+
+    def _go_on(self, module: nn.Module, name: str) -> int:
+        """The step at which training starts: 0, or where the finished weights were left, which are loaded."""
+        if not self.settings.from_weights:
+            return 0
+        load_weights(module, self._path(name))
+        return int(self._figures()[name]["steps"])
 
     def _path(self, name: str) -> Path:
         return self.weights / f"{name}.safetensors"
@@ -142,10 +163,12 @@ class DemoTraining:
     def train_target(self) -> dict[str, float]:
         """Train the target; held out: nats a token on test pictures."""
         target = new_target()
+        start = self._go_on(target, "target")
         if self.settings.compile:
             for layer in target.model.layers:
                 setattr(layer, "whole_sequence", torch.compile(getattr(layer, "whole_sequence")))  # noqa: B009, B010
-        train(TargetStage(target, self._source("train")), self.settings.target, self.runs, self.console)
+        stage = TargetStage(target, self._source("train"))
+        train(stage, self.settings.target, self.runs, self.console, start)
         save_weights(target, self._path("target"))
         return self._judge_target()
 
@@ -166,8 +189,9 @@ class DemoTraining:
         target, drafter = new_target(), new_drafter()
         load_weights(target, self._path("target"))
         drafter.embed_tokens.weight.data.copy_(target.model.embed_tokens.weight.data)
+        start = self._go_on(drafter, "drafter")
         stage = DrafterStage(drafter, target, self._source("train"), self.settings.mix)
-        train(stage, self.settings.drafter, self.runs, self.console)
+        train(stage, self.settings.drafter, self.runs, self.console, start)
         save_weights(drafter, self._path("drafter"))
         judged = DrafterStage(drafter, target, self._source("test"), self.settings.mix)
         return _mean_losses(judged)

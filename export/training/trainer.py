@@ -83,13 +83,13 @@ def _optimizer(module: nn.Module, settings: TrainSettings) -> torch.optim.AdamW:
 class _Run:
     """State of one training run: module, optimizer, averaged weights, step."""
 
-    def __init__(self, stage: Stage, settings: TrainSettings, folder: Path) -> None:
+    def __init__(self, stage: Stage, settings: TrainSettings, folder: Path, step: int) -> None:
         self.stage = stage
         self.settings = settings
         self.path = folder / f"{stage.name}.train.pt"
         self.optimizer = _optimizer(stage.module, settings)
         self.average = {k: v.detach().clone() for k, v in stage.module.state_dict().items()}
-        self.step = 0
+        self.step = step
 
     def save(self) -> None:
         """Write the whole state under a temporary name, then rename it."""
@@ -150,12 +150,13 @@ class _Run:
                 self.average[name].copy_(value)
 
 
-def train(stage: Stage, settings: TrainSettings, folder: Path, console: Console) -> None:
+def train(stage: Stage, settings: TrainSettings, folder: Path, console: Console, step: int = 0) -> None:
     """Train ``stage`` to the end and leave the averaged weights in its module.
 
-    The state is saved into ``folder`` once a minute and at the end; a later call goes on from there.
+    The state is saved into ``folder`` once a minute and at the end; a later call goes on from there. Without
+    a state, training starts at ``step``: more than 0 for a module that has been trained before.
     """
-    run = _Run(stage, settings, folder)
+    run = _Run(stage, settings, folder, step)
     if run.resume():
         console.print(f"{stage.name}: going on from step {run.step} of {settings.steps}")
     stage.module.train()
