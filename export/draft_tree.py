@@ -10,9 +10,10 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F  # noqa: N812
 
 from vvs.export.drafter import Drafter
-from vvs.export.layers import Rows, visibility_bias
+from vvs.export.layers import Rotation, Rows, rotation_at, visibility_bias
 from vvs.export.llamagen import Target, guided_logits
 from vvs.tree_shape import TreeShape
 
@@ -37,11 +38,10 @@ class Tree(NamedTuple):
 
 
 class _Scored(NamedTuple):
-    """Every scored node in order of creation; ids count from 1, the root is 0."""
+    """Scored nodes in order of creation: k below the root, then k * k below the frontier of every level."""
 
     tokens: Tensor  # [R, M]
     scores: Tensor  # [R, M]
-    parents: Tensor  # [R, M] ids
 
 
 class _Frontier(NamedTuple):
@@ -50,8 +50,15 @@ class _Frontier(NamedTuple):
     tokens: Tensor  # [R, k]
     scores: Tensor  # [R, k]
     features: Tensor  # [B, k or 1, D] predicted features of their parents
-    ids: Tensor  # [R, k]
+    ids: Tensor  # [R, k] places among all scored nodes, counted from 1; the root is 0
     lineage: Tensor  # [B, k, levels * k] attention bias: which expanded nodes are ancestors, or itself
+
+
+class _Grown(NamedTuple):
+    """Everything that was scored, and which of it was expanded."""
+
+    scored: _Scored
+    expanded: Tensor  # [R, 1 + depth * k] ids: the root, then the frontier of every level
 
 
 class _Seen(NamedTuple):
@@ -102,12 +109,22 @@ def nucleus(logs: Tensor, top_p: Tensor) -> Tensor:
 class DraftTree(nn.Module):
     """Drafts one tree a request from target features."""
 
+    parent_in_frontier: Tensor
+    parent_expanded: Tensor
+
     def __init__(self, drafter: Drafter, target: Target, shape: TreeShape) -> None:
         super().__init__()
         self.drafter = drafter
         self.head = target.lm_head
         self.shape = shape
         self.guidance_rows = drafter.config.geometry.guidance_rows
+        k, depth = shape.k, shape.depth
+        # Of the k * k children of a level: the place of their parent in its frontier. Of all scored nodes:
+        # the place of their parent among the expanded ones.
+        of_level = torch.arange(k).repeat_interleave(k)
+        levels = [torch.zeros(k, dtype=torch.int64), *(1 + k * level + of_level for level in range(depth))]
+        self.register_buffer("parent_in_frontier", of_level, persistent=False)
+        self.register_buffer("parent_expanded", torch.cat(levels), persistent=False)
 
     def _predict(self, features: Tensor, cfg_scale: Tensor, heat: tuple[Tensor, Tensor]) -> Tensor:
         """Log-probabilities ``[R, K, V]`` of the tokens that follow ``features [B, K, D]``."""
@@ -155,36 +172,43 @@ class DraftTree(nn.Module):
         position = torch.gather(positions, 1, newest) + 1
         seen = torch.cat([in_past, (rows < count.unsqueeze(1)).unsqueeze(1)], dim=2)
         bias = visibility_bias(seen).expand(-1, -1, self.shape.k, -1)
-        scored = self._grow(last, position, _Seen([past, new], bias), cfg_scale, (temperature, top_p))
-        return (*self._attach(scored, root), *new)
+        grown = self._grow(last, position, _Seen([past, new], bias), cfg_scale, (temperature, top_p))
+        return (*self._attach(grown, root), *new)
 
     def _grow(
         self, last: Tensor, position: Tensor, seen: _Seen, cfg_scale: Tensor, heat: tuple[Tensor, Tensor]
-    ) -> _Scored:
-        k, requests = self.shape.k, last.shape[0] // self.guidance_rows
+    ) -> _Grown:
+        k = self.shape.k
         best = self._predict(last, cfg_scale, heat)[:, 0].topk(k)
-        ids = torch.arange(1, k + 1, device=last.device).expand(requests, k)
+        ids = torch.arange(1, k + 1, device=last.device).expand(best.indices.shape[0], k)
         itself = visibility_bias(torch.eye(k, dtype=torch.bool, device=last.device))[:, 0]
         itself = itself.expand(last.shape[0], k, k)
         frontier = _Frontier(best.indices, best.values, last, ids, itself)
-        levels = [_Scored(best.indices, best.values, torch.zeros_like(ids))]
-        for level in range(self.shape.depth):
-            out, new = self._expand(frontier, position + level, seen)
+        levels = [_Scored(best.indices, best.values)]
+        expanded = [torch.zeros_like(ids[:, :1])]
+        for level, rotation in enumerate(self._rotations(position)):
+            out, new = self._expand(frontier, rotation, seen)
             seen.rows.append(new)
             children = self._predict(out, cfg_scale, heat).topk(k)
             scores = (frontier.scores.unsqueeze(-1) + children.values).flatten(1)
-            tokens = children.indices.flatten(1)
-            parents = frontier.ids.unsqueeze(-1).expand(-1, -1, k).flatten(1)
-            levels.append(_Scored(tokens, scores, parents))
+            levels.append(_Scored(children.indices.flatten(1), scores))
+            expanded.append(frontier.ids)
             if level + 1 < self.shape.depth:
                 frontier = self._next_frontier(levels[-1], out, frontier, itself, level)
-        return _Scored(*(torch.cat(parts, dim=1) for parts in zip(*levels, strict=True)))
+        scored = _Scored(*(torch.cat(parts, dim=1) for parts in zip(*levels, strict=True)))
+        return _Grown(scored, torch.cat(expanded, dim=1))
 
-    def _expand(self, frontier: _Frontier, position: Tensor, seen: _Seen) -> tuple[Tensor, Rows]:
+    def _rotations(self, position: Tensor) -> list[Rotation]:
+        """The rotation of every level; the first one is at ``position [B, 1]``."""
+        levels = position + torch.arange(self.shape.depth, device=position.device)
+        cos, sin = rotation_at(self.drafter.rotation, levels)
+        return [Rotation(*pair) for pair in zip(cos.split(1, dim=2), sin.split(1, dim=2), strict=True)]
+
+    def _expand(self, frontier: _Frontier, rotation: Rotation, seen: _Seen) -> tuple[Tensor, Rows]:
         """Run the k frontier nodes; each sees the past, the consumed rows, its ancestors and itself."""
         x = self.drafter.fuse(self._both(frontier.tokens), frontier.features)
         bias = torch.cat([seen.bias, frontier.lineage.unsqueeze(1)], dim=-1)
-        out: tuple[Tensor, Rows] = self.drafter(x, position, seen.rows, bias)
+        out: tuple[Tensor, Rows] = self.drafter.turned(x, rotation, seen.rows, bias)
         return out
 
     def _next_frontier(
@@ -193,8 +217,7 @@ class DraftTree(nn.Module):
         """The best k of the k * k children of one level."""
         k = self.shape.k
         best = level.scores.topk(k)
-        parent = torch.div(best.indices, k, rounding_mode="trunc")
-        source = self._both(parent).unsqueeze(-1)
+        source = self._both(self.parent_in_frontier[best.indices]).unsqueeze(-1)
         width, depth = out.shape[-1], frontier.lineage.shape[2]
         inherited = torch.gather(frontier.lineage, 1, source.expand(-1, -1, depth))
         return _Frontier(
@@ -205,28 +228,29 @@ class DraftTree(nn.Module):
             torch.cat([inherited, itself], dim=2),
         )
 
-    def _attach(self, scored: _Scored, root: Tensor) -> Tree:
+    def _attach(self, grown: _Grown, root: Tensor) -> Tree:
         """Keep the best ``total`` nodes in order of creation and hang them on the root."""
         total = self.shape.total
-        chosen = scored.scores.topk(total).indices.sort(dim=1).values
-        picked = [torch.gather(part, 1, chosen) for part in scored]
-        tokens = torch.cat([root.unsqueeze(1), picked[0]], dim=1)
-        scores = torch.cat([torch.zeros_like(picked[1][:, :1]), picked[1]], dim=1)
-        # A parent's place among the chosen: as many chosen ids lie below its own.
-        place = (chosen.unsqueeze(1) + 1 < picked[2].unsqueeze(2)).long().sum(-1) + 1
-        place = torch.where(picked[2] == 0, torch.zeros_like(place), place)
-        parents = torch.cat([torch.full_like(root.unsqueeze(1), -1), place], dim=1)
+        best = grown.scored.scores.topk(total).indices
+        # Ascending order; a sort, but of a length that the graph knows.
+        chosen = best.topk(total, largest=False).values
+        tokens, scores = (torch.gather(part, 1, chosen) for part in grown.scored)
+        above = torch.gather(grown.expanded, 1, self.parent_expanded[chosen])
+        # A parent's place in the tree: the root, and as many chosen ones as lie no further than it.
+        place = (chosen.unsqueeze(1) + 1 <= above.unsqueeze(2)).long().sum(-1)
+        parents = F.pad(place, (1, 0), value=-1)
         ancestors = self._close(parents)
         depth = ancestors.long().sum(-1) - 1
-        return Tree(tokens, parents, depth, ancestors, scores)
+        tokens = torch.cat([root.unsqueeze(1), tokens], dim=1)
+        return Tree(tokens, parents, depth, ancestors, F.pad(scores, (1, 0)))
 
     def _close(self, parents: Tensor) -> Tensor:
         """Ancestors ``[R, N, N]`` of parents ``[R, N]``: the transitive closure, by repeated squaring."""
         nodes = torch.arange(self.shape.nodes, device=parents.device)
-        link = (parents.unsqueeze(-1) == nodes) | (nodes.unsqueeze(-1) == nodes)
-        reach = link.float()
+        reach = (parents.unsqueeze(-1) == nodes) | (nodes.unsqueeze(-1) == nodes)
         steps = 1
         while steps < self.shape.depth + 1:
-            reach = (torch.matmul(reach, reach) > 0).float()
+            linked = reach.float()
+            reach = torch.matmul(linked, linked) > 0
             steps *= 2
-        return reach > 0
+        return reach

@@ -79,7 +79,13 @@ class Drafter(nn.Module):
         ``positions`` are those of the rows' tokens, ``[B, A]``, or ``[B, 1]`` if they share one; ``past`` and
         ``bias`` are as in :class:`Attention`.
         """
-        out: tuple[Tensor, Rows] = self.layers[0](x, rotation_at(self.rotation, positions), past, bias)
+        return self.turned(x, rotation_at(self.rotation, positions), past, bias)
+
+    def turned(
+        self, x: Tensor, rotation: Rotation, past: Sequence[Rows], bias: Tensor
+    ) -> tuple[Tensor, Rows]:
+        """The same, for rows whose rotation is known."""
+        out: tuple[Tensor, Rows] = self.layers[0](x, rotation, past, bias)
         return out
 
     def whole_sequence(self, features: Tensor, tokens: Tensor) -> Tensor:

@@ -309,7 +309,8 @@ def sequence_visibility(prompt_mask: Tensor, image_rows: int) -> Tensor:
 
 def guide(rows: Tensor, cfg_scale: Tensor) -> Tensor:
     """Classifier-free guidance ``u + s (c - u)``: ``[R, ...]`` of ``[2 R, ...]`` and ``cfg_scale [R]``."""
-    conditional, unconditional = rows.reshape(2, -1, *rows.shape[1:]).unbind(0)
+    requests = cfg_scale.shape[0]
+    conditional, unconditional = rows[:requests], rows[requests:]
     scale = cfg_scale.reshape(-1, *[1] * (rows.ndim - 1))
     out: Tensor = unconditional + scale * (conditional - unconditional)
     return out

@@ -24,14 +24,19 @@ class KVCache:
         self.requests = requests
         self._shape = (2 * layers, g, requests, geometry.heads, S, geometry.head_dim)
         self._rows: FeatureArray = np.zeros(self._shape, dtype)
-        self._length = [0] * requests
+        self._everyone = list(range(requests))
         self._gathered: FeatureArray | None = None
+        self.empty()
+
+    def empty(self) -> None:
+        """Forget all rows, for another run. Their memory stays where it is."""
+        self._length = [0] * self.requests
         # Which sequence (of g R) lies in each row of the gathered copy, and how much of it.
-        self._slots = [(-1, 0)] * (g * requests)
+        self._slots = [(-1, 0)] * (self._shape[1] * self.requests)
 
     def is_whole(self, rows: IntArray) -> bool:
         """Whether ``rows`` are all requests in order, so that nothing needs to be gathered."""
-        return rows.size == self.requests and bool((rows == np.arange(self.requests)).all())
+        return rows.tolist() == self._everyone
 
     def whole(self) -> FeatureArray:
         """The cache itself, ``[2 L, g R, H, S, Dh]``."""
@@ -76,7 +81,7 @@ class KVCache:
             end = start + keep.size
             if end > S:
                 raise BackendError(f"a KV cache of {S} rows per sequence cannot hold {end}")
-            self._rows[:, :, request, :, start:end] = np.take(by_guidance[:, :, i], keep, axis=3)
+            self._rows[:, :, request, :, start:end] = by_guidance[:, :, i][:, :, :, _stretch(keep)]
             if start < self._length[request]:
                 self._forget(request, start)
             self._length[request] = end
@@ -87,3 +92,13 @@ class KVCache:
             (holder, min(held, start) if holder % self.requests == request else held)
             for holder, held in self._slots
         ]
+
+
+def _stretch(indices: IntArray) -> slice | IntArray:
+    """``indices`` as a slice where they follow one another: copying a stretch is several times cheaper."""
+    if not indices.size:
+        return slice(0)
+    places = indices.tolist()
+    first = places[0]
+    follows = places == list(range(first, first + len(places)))
+    return slice(first, first + len(places)) if follows else indices

@@ -46,6 +46,8 @@ class OnnxRuntimeEngine:
         self._options = _options(threads or usable_cpus())
         self._graphs: dict[str, Graph] = {}
         self._opening = Lock()
+        # The session closed last: most runs follow one of the same size and find their memory ready.
+        self._idle: OnnxRuntimeSession | None = None
         self._embeddings = np.ascontiguousarray(bundle.token_embeddings)
         self._graph(TARGET)  # the one that every run needs, so that what does not fit shows at once
 
@@ -60,13 +62,19 @@ class OnnxRuntimeEngine:
         return self._bundle.manifest.trees
 
     def open(self, requests: int) -> OnnxRuntimeSession:
-        """Allocate caches for ``requests`` requests."""
+        """Allocate caches for ``requests`` requests, or take those of the last run if it was as large."""
         most = self._bundle.manifest.max_requests
         if not 1 <= requests <= most:
             raise SettingsError(
                 f"a batch of {requests} requests was asked for, but this bundle takes 1..{most}"
             )
-        return OnnxRuntimeSession(self.geometry, self.trees, requests, self._graph, self._embeddings)
+        with self._opening:
+            idle, self._idle = self._idle, None
+        if idle is not None and idle.requests == requests:
+            return idle.reopen()
+        return OnnxRuntimeSession(
+            self.geometry, self.trees, requests, self._graph, self._embeddings, self._keep
+        )
 
     def decode_image(self, tokens: IntArray) -> Float32Array:
         """Turn complete token grids ``[R, grid * grid]`` into images ``[R, 3, H, W]`` in [-1, 1]."""
@@ -75,6 +83,10 @@ class OnnxRuntimeEngine:
             raise SettingsError(f"token grids have shape {tokens.shape}, but must be [R, {expected}]")
         image: Float32Array = self._graph(DECODE_IMAGE).run({"tokens": tokens})["image"]
         return image.astype(np.float32, copy=False)
+
+    def _keep(self, session: OnnxRuntimeSession) -> None:
+        with self._opening:
+            self._idle = session
 
     def _graph(self, name: str) -> Graph:
         with self._opening:

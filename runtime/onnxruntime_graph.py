@@ -76,16 +76,21 @@ class Call:
     """
 
     def __init__(
-        self, graph: Graph, inputs: Mapping[str, NDArray[Any]], outputs: Mapping[str, NDArray[Any]]
+        self,
+        graph: Graph,
+        inputs: Mapping[str, NDArray[Any]],
+        outputs: Mapping[str, NDArray[Any]],
+        caches: Mapping[str, ort.OrtValue],
     ) -> None:
+        """Bind ``inputs``, ``outputs``, and ``caches``: inputs over memory that other calls share."""
         self.inputs = inputs
         self.outputs = outputs
         self._graph = graph
         self._binding = graph.session.io_binding()
-        for name, array in inputs.items():
-            self._binding.bind_ortvalue_input(name, ort.OrtValue.ortvalue_from_numpy(array))
-        for name, array in outputs.items():
-            self._binding.bind_ortvalue_output(name, ort.OrtValue.ortvalue_from_numpy(array))
+        for name, value in (wrapped(inputs) | dict(caches)).items():
+            self._binding.bind_ortvalue_input(name, value)
+        for name, value in wrapped(outputs).items():
+            self._binding.bind_ortvalue_output(name, value)
 
     def run(self) -> None:
         """Run the graph."""
@@ -93,6 +98,11 @@ class Call:
             self._graph.session.run_with_iobinding(self._binding)
         except Exception as error:
             raise BackendError(f"the graph {self._graph.name!r} failed: {_sentence(error)}") from error
+
+
+def wrapped(arrays: Mapping[str, NDArray[Any]]) -> dict[str, ort.OrtValue]:
+    """Arrays as ONNX Runtime takes them, over the same memory."""
+    return {name: ort.OrtValue.ortvalue_from_numpy(array) for name, array in arrays.items()}
 
 
 class Pool:

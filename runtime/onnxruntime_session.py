@@ -1,7 +1,8 @@
 """OnnxRuntimeSession: the KV caches of one run, and the target and drafter calls over them.
 
 The caches never move and are bound to the graphs once, so a call copies only its few new rows. Every shape
-of call (requests, rows) is bound when it first occurs and reused.
+of call (requests, rows) is bound when it first occurs and reused, also by the next run: a closed session goes
+back to its engine, which may open it again.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -9,6 +10,7 @@ from time import perf_counter
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
+import onnxruntime as ort
 from numpy.typing import NDArray
 
 from vvs.arrays import FeatureArray, Float32Array, IntArray
@@ -17,7 +19,7 @@ from vvs.errors import BackendError, SettingsError
 from vvs.geometry import Geometry
 from vvs.manifest import DRAFT_TREE, ENCODE_PROMPT, TARGET, draft_tree_graph
 from vvs.runtime.kv_cache import KVCache
-from vvs.runtime.onnxruntime_graph import Call, Graph, Pool
+from vvs.runtime.onnxruntime_graph import Call, Graph, Pool, wrapped
 from vvs.tree_shape import TreeShape
 
 Shapes = dict[str, tuple[int, ...]]
@@ -54,6 +56,7 @@ class OnnxRuntimeSession:
         requests: R.
         graph: returns an opened graph of the bundle by its name.
         embeddings: image token embeddings ``[V, D]``.
+        give_back: takes the session when it is closed.
 
     """
 
@@ -64,10 +67,13 @@ class OnnxRuntimeSession:
         requests: int,
         graph: Callable[[str], Graph],
         embeddings: NDArray[Any],
+        give_back: Callable[["OnnxRuntimeSession"], None],
     ) -> None:
+        self.requests = requests
         self._geometry = geometry
         self._trees = trees
-        self._requests = np.arange(requests)
+        self._give_back = give_back
+        self._closed = False
         self._graph = graph
         self._embeddings = embeddings
         dtype = str(embeddings.dtype)
@@ -78,6 +84,7 @@ class OnnxRuntimeSession:
         self._prompt_mask = np.zeros((geometry.guidance_rows, requests, geometry.prompt_length), np.bool_)
         self._pool = Pool()
         self._bound: dict[tuple[str, int, int, bool], _Bound] = {}
+        self._past: dict[tuple[str, int, bool], dict[str, ort.OrtValue]] = {}
         self._new: FeatureArray | None = None  # new KV rows of the last target call
         self._seconds = 0.0
 
@@ -89,7 +96,8 @@ class OnnxRuntimeSession:
     def prefill(self, conditioning: Conditioning, cfg_scale: Float32Array) -> TargetResult:
         """Encode the prompts, run the P prompt rows of all requests and commit them."""
         embeds, mask = self._encode_prompt(conditioning)
-        (_, R, P), rows = self._prompt_mask.shape, self._requests
+        _, R, P = self._prompt_mask.shape
+        rows = np.arange(R)
         self._prompt_mask[...] = mask.reshape(self._prompt_mask.shape)
         valid = self._prompt_mask
         ancestors = np.tri(P, dtype=np.bool_) & (valid[:, :, None, :] | ~valid[:, :, :, None])
@@ -156,12 +164,20 @@ class OnnxRuntimeSession:
             scores=outputs["scores"].copy(),
         )
 
-    def close(self) -> None:
-        """Give the caches back."""
-        self._bound.clear()
-        self._caches.clear()
-        self._pool = Pool()
+    def reopen(self) -> "OnnxRuntimeSession":
+        """Start another run on the memory of the last one."""
+        for cache in self._caches.values():
+            cache.empty()
         self._new = None
+        self._seconds = 0.0
+        self._closed = False
+        return self
+
+    def close(self) -> None:
+        """Give the session back to its engine; the first call counts."""
+        if not self._closed:
+            self._closed = True
+            self._give_back(self)
 
     def _gather(self, cache: str, rows: IntArray, past_length: IntArray) -> None:
         if not self._caches[cache].is_whole(rows):
@@ -209,7 +225,7 @@ class OnnxRuntimeSession:
             )
 
         suffixes = [f"_{layer}" for layer in range(self._geometry.layers)]
-        return self._bind(TARGET, rows, T, self._caches[TARGET], suffixes, contract)
+        return self._bind(TARGET, TARGET, rows, T, suffixes, contract)
 
     def _draft_call(self, rows: IntArray, A: int, tree: str) -> _Bound:
         def contract(n: int) -> _Contract:
@@ -232,27 +248,42 @@ class OnnxRuntimeSession:
                 },
             )
 
-        return self._bind(draft_tree_graph(tree), rows, A, self._caches[DRAFT_TREE], [""], contract)
+        return self._bind(draft_tree_graph(tree), DRAFT_TREE, rows, A, [""], contract)
 
     def _bind(
         self,
         name: str,
+        cache: str,
         rows: IntArray,
         T: int,
-        cache: KVCache,
         suffixes: Sequence[str],
         contract: Callable[[int], _Contract],
     ) -> _Bound:
         """Bind a graph to memory for n requests of T new rows, or return what is bound already."""
-        n, whole = rows.size, cache.is_whole(rows)
+        n, whole = rows.size, self._caches[cache].is_whole(rows)
         key = (name, n, T, whole)
         if key not in self._bound:
-            past = cache.whole() if whole else cache.gathered(n)
-            self._bound[key] = self._new_binding(self._graph(name), n, T, past, suffixes, contract(n))
+            kinds = [f"{kind}{suffix}" for suffix in suffixes for kind in ("k", "v")]
+            past = self._past_of(cache, n, whole, kinds)
+            self._bound[key] = self._new_binding(self._graph(name), n, T, past, kinds, contract(n))
         return self._bound[key]
 
+    def _past_of(self, cache: str, n: int, whole: bool, kinds: Sequence[str]) -> Mapping[str, ort.OrtValue]:
+        """The caches of n requests as graph inputs; the same ones for every graph and T."""
+        key = (cache, n, whole)
+        if key not in self._past:
+            rows = self._caches[cache].whole() if whole else self._caches[cache].gathered(n)
+            self._past[key] = wrapped({f"past_{kind}": row for kind, row in zip(kinds, rows, strict=True)})
+        return self._past[key]
+
     def _new_binding(
-        self, graph: Graph, n: int, T: int, past: FeatureArray, suffixes: Sequence[str], contract: _Contract
+        self,
+        graph: Graph,
+        n: int,
+        T: int,
+        past: Mapping[str, ort.OrtValue],
+        kinds: Sequence[str],
+        contract: _Contract,
     ) -> _Bound:
         geometry = self._geometry
         g = geometry.guidance_rows
@@ -264,12 +295,10 @@ class OnnxRuntimeSession:
         slots = {tensor: array.reshape(g, n, *array.shape[1:]) for tensor, array in inputs.items()}
         per_request = {tensor: memory(tensor, (n, *shape)) for tensor, shape in contract.per_request.items()}
         outputs = {tensor: memory(tensor, shape) for tensor, shape in contract.outputs.items()}
-        shape = (2 * len(suffixes), g * n, geometry.heads, T, geometry.head_dim)
-        new = self._pool.view(f"{graph.name} new", shape, str(past.dtype))
-        kinds = [f"{kind}{suffix}" for suffix in suffixes for kind in ("k", "v")]
-        caches = {f"past_{kind}": array for kind, array in zip(kinds, past, strict=True)}
+        shape = (len(kinds), g * n, geometry.heads, T, geometry.head_dim)
+        new = self._pool.view(f"{graph.name} new", shape, str(self._embeddings.dtype))
         news = {f"new_{kind}": array for kind, array in zip(kinds, new, strict=True)}
-        call = Call(graph, inputs | per_request | caches, outputs | news)
+        call = Call(graph, inputs | per_request, outputs | news, past)
         return _Bound(call, slots | per_request, new)
 
     def _time(self, run: Callable[[], Result]) -> Result:

@@ -60,20 +60,15 @@ def target_rows(requests: Sequence[Request]) -> tuple[TargetRows, list[TargetSpa
 
 def draft_rows(requests: Sequence[Request]) -> DraftRows:
     """Assemble a drafting call over what each request's drafter has yet to consume."""
-    count = np.array([request.pending.tokens.size for request in requests], np.int64)
+    counts = [request.pending.tokens.size for request in requests]
     past_length = np.array([request.progress.drafter_rows for request in requests], np.int64)
-    n, A = len(requests), int(count.max())
-    g, _, D = requests[0].pending.features.shape
-    features: FeatureArray = np.zeros((g, n, A, D), requests[0].pending.features.dtype)
-    tokens = np.zeros((n, A), np.int64)
-    for i, request in enumerate(requests):
-        features[:, i, : count[i]] = request.pending.features
-        tokens[i, : count[i]] = request.pending.tokens
+    features, tokens = _padded(requests, max(counts))
+    count = np.array(counts, np.int64)
     # Drafter row i embeds the token at position i + 1. Padded rows repeat the root's position.
-    positions = past_length[:, None] + 1 + np.minimum(np.arange(A), count[:, None] - 1)
+    positions = past_length[:, None] + np.minimum(np.arange(1, max(counts) + 1), count[:, None])
     samplings = [request.config.sampling for request in requests]
     return DraftRows(
-        features=features.reshape(g * n, A, D),
+        features=features,
         tokens=tokens,
         positions=positions,
         count=count,
@@ -82,6 +77,20 @@ def draft_rows(requests: Sequence[Request]) -> DraftRows:
         temperature=np.array([sampling.temperature for sampling in samplings], np.float32),
         top_p=np.array([sampling.top_p for sampling in samplings], np.float32),
     )
+
+
+def _padded(requests: Sequence[Request], A: int) -> tuple[FeatureArray, IntArray]:
+    """Features ``[g n, A, D]`` and tokens ``[n, A]`` to consume; those of a single request as they are."""
+    pending = [request.pending for request in requests]
+    if len(pending) == 1:
+        return pending[0].features, pending[0].tokens[None]
+    g, _, D = pending[0].features.shape
+    features: FeatureArray = np.zeros((g, len(pending), A, D), pending[0].features.dtype)
+    tokens = np.zeros((len(pending), A), np.int64)
+    for i, (of_request, next_tokens) in enumerate(pending):
+        features[:, i, : next_tokens.size] = of_request
+        tokens[i, : next_tokens.size] = next_tokens
+    return features.reshape(-1, A, D), tokens
 
 
 def _cfg_scale(requests: Sequence[Request]) -> Float32Array:

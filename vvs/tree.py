@@ -38,8 +38,8 @@ class DraftTree:
                 f"a draft tree of {N} nodes has arrays {shapes} and ancestors {self.ancestors.shape}, "
                 f"but needs [{N}] and [{N}, {N}]"
             )
-        parents = self.parents
-        if parents[0] != NO_NODE or (parents[1:] < 0).any() or (parents[1:] >= np.arange(1, N)).any():
+        root, *parents = self.parents.tolist()
+        if root != NO_NODE or not all(0 <= parent < node for node, parent in enumerate(parents, start=1)):
             raise BackendError(
                 "a draft tree must start with its root and list every parent before its children"
             )
