@@ -3,8 +3,9 @@
 Pure counting: which tokens and features they count is the business of :mod:`vvs.request`.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import Enum
+from typing import Any
 
 
 class Phase(Enum):
@@ -60,12 +61,11 @@ class Progress:
 
     def drafted(self) -> "Progress":
         """Return the state after the drafter has consumed everything up to the root."""
-        return replace(self, drafter_rows=self.prompt + self.emitted)
+        return self._with(drafter_rows=self.prompt + self.emitted)
 
     def verified(self, accepted: int) -> "Progress":
         """Return the state once the chain, the root and ``accepted`` nodes are in the target's cache."""
-        return replace(
-            self,
+        return self._with(
             emitted=self.emitted + accepted + 1,
             chain=0,
             target_rows=self.target_rows + self.chain + accepted + 1,
@@ -75,8 +75,7 @@ class Progress:
 
     def skipped(self, length: int) -> "Progress":
         """Return the state after ``length`` tokens (m) have joined the chain unverified."""
-        return replace(
-            self,
+        return self._with(
             emitted=self.emitted + length,
             chain=self.chain + length,
             steps=self.steps + 1,
@@ -85,4 +84,8 @@ class Progress:
 
     def completed(self) -> "Progress":
         """Return the state in which no step follows."""
-        return replace(self, phase=Phase.COMPLETE)
+        return self._with(phase=Phase.COMPLETE)
+
+    def _with(self, **changes: Any) -> "Progress":
+        # Twice a step: dataclasses.replace takes several times as long.
+        return Progress(**(self.__dict__ | changes))

@@ -55,15 +55,16 @@ class DraftTree:
 
         Ordered by comparing node indices from the root on, "no node" sorting last.
         """
-        leaf = np.ones(self.nodes, np.bool_)
-        leaf[self.parents[1:]] = False
-        leaves = np.flatnonzero(leaf)
-        path, node = np.nonzero(self.ancestors[leaves])
-        paths = np.full((leaves.size, int(self.depth[leaves].max()) + 1), NO_NODE, np.int64)
-        paths[path, self.depth[node]] = node
-        order = np.lexsort(np.where(paths == NO_NODE, self.nodes, paths).T[::-1])
-        ordered: IntArray = paths[order]
-        return ordered
+        complete: list[list[int]] = []
+        growing = [[0]]
+        while growing:
+            path = growing.pop()
+            children = self.children[path[-1]]
+            growing += [[*path, child] for child in reversed(children)]
+            if not children:
+                complete.append(path)
+        longest = max(map(len, complete))
+        return np.array([path + [NO_NODE] * (longest - len(path)) for path in complete], np.int64)
 
     @cached_property
     def children(self) -> tuple[tuple[int, ...], ...]:
