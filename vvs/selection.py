@@ -5,10 +5,15 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
+from vvs.arrays import Float64Array
 from vvs.checks import check_flag
 from vvs.registry import Registry
+from vvs.sampling import sample
 from vvs.tree import NO_NODE, DraftTree
 from vvs.uniforms import Uniforms
+
+LEAST_SCORE = -700.0
+"""Scores are raised to this before they are exponentiated, so that no probability is 0."""
 
 
 class Selection(NamedTuple):
@@ -49,6 +54,27 @@ class RandomPath:
         return Selection(path, taken_length(tree, path, truncate=self.truncate))
 
 
+@PATH_SELECTORS.register("sampled")
+@dataclass(frozen=True)
+class SampledPath:
+    """A path drawn as the drafter would draw it: at every node a child in proportion to its probability.
+
+    Only drafted children can be drawn, so the drafter's distribution is cut off at them. Consumes one
+    uniform, by inverse CDF over the paths in their order.
+    """
+
+    truncate: bool = True
+    """Dynamic truncation; without it the whole path is taken."""
+
+    def __post_init__(self) -> None:
+        check_flag("sampled truncate", self.truncate)
+
+    def choose(self, tree: DraftTree, uniforms: Uniforms) -> Selection:
+        """Choose by one number of the stream."""
+        path = sample(path_probabilities(tree), uniforms.next())
+        return Selection(path, taken_length(tree, path, truncate=self.truncate))
+
+
 @PATH_SELECTORS.register("confident")
 @dataclass(frozen=True)
 class MostConfidentPath:
@@ -68,6 +94,19 @@ class MostConfidentPath:
         leaves = tree.paths.max(axis=1)  # parents come before children, so the leaf has the largest index
         path = int(tree.scores[leaves].argmax())
         return Selection(path, taken_length(tree, path, truncate=self.truncate))
+
+
+def path_probabilities(tree: DraftTree) -> Float64Array:
+    """Probability ``[paths]`` of every path when each step down goes to a child in proportion to its own.
+
+    Scores are cumulative log-probabilities; those of siblings differ by what the drafter gives each. A score
+    of minus infinity counts as ``exp(-700)``.
+    """
+    share = np.exp(np.maximum(tree.scores.astype(np.float64), LEAST_SCORE))
+    share[1:] /= np.bincount(tree.parents[1:], share[1:], minlength=tree.nodes)[tree.parents[1:]]
+    leaves = tree.paths.max(axis=1)
+    probabilities: Float64Array = np.where(tree.ancestors[leaves], share, 1.0).prod(axis=1)
+    return probabilities
 
 
 def taken_length(tree: DraftTree, path: int, *, truncate: bool) -> int:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 import recorded
@@ -12,7 +14,7 @@ from test_tree import TRACES, trees
 
 from vvs.codebook import Codebook
 from vvs.errors import SettingsError
-from vvs.selection import MostConfidentPath, RandomPath
+from vvs.selection import MostConfidentPath, RandomPath, SampledPath, path_probabilities
 from vvs.skipping import Dynamic, Never, StepView, Uniform, decide, path_similarity
 from vvs.tree import DraftTree, root_only
 from vvs.uniforms import RecordedUniforms, UniformStream
@@ -111,7 +113,8 @@ def test_selected_lengths_stay_on_the_path(tree: DraftTree, seed: int) -> None:
     lengths = (tree.paths >= 0).sum(axis=1)
     average = int(lengths.sum()) // len(lengths)
     uniforms = UniformStream(seed)
-    for selector, used in ((RandomPath(), 1), (RandomPath(False), 2), (MostConfidentPath(), 2)):
+    selectors = ((RandomPath(), 1), (RandomPath(False), 2), (MostConfidentPath(), 2), (SampledPath(), 3))
+    for selector, used in selectors:
         path, length = selector.choose(tree, uniforms)
         last = lengths[path] - 1
         assert length == (min(last, average - 1) if selector.truncate else last)
@@ -125,6 +128,32 @@ def test_the_most_confident_path_ends_in_the_best_leaf() -> None:
     assert MostConfidentPath().choose(tree, RecordedUniforms([])) == (1, 2)
     tree.scores[3] = -3
     assert MostConfidentPath().choose(tree, RecordedUniforms([])).path == 0
+
+
+@settings(max_examples=60, deadline=None)
+@given(trees())
+def test_a_path_is_as_likely_as_its_steps_down(tree: DraftTree) -> None:
+    """The product, from the root on, of each node's share among its siblings."""
+    given_by_drafter = np.exp(tree.scores.astype(np.float64))
+    expected = [
+        np.prod(
+            [given_by_drafter[b] / given_by_drafter[list(tree.children[a])].sum() for a, b in pairwise(path)]
+        )
+        for path in (row[row >= 0] for row in tree.paths)
+    ]
+    probabilities = path_probabilities(tree)
+    np.testing.assert_allclose(probabilities, expected, rtol=1e-9)
+    assert probabilities.sum() == pytest.approx(1)
+
+
+def test_sampled_paths_follow_the_drafters_probabilities() -> None:
+    tree = tree_from_paths(np.array([0, 1, 2, 3]), np.array([[0, 1, 3], [0, 2, -1]]))
+    tree.scores[:] = np.log([1, 0.2, 0.6, 0.1])
+    np.testing.assert_allclose(path_probabilities(tree), [0.25, 0.75], rtol=1e-6)
+    assert SampledPath(truncate=False).choose(tree, RecordedUniforms([0.24])) == (0, 2)
+    assert SampledPath().choose(tree, RecordedUniforms([0.26])) == (1, 1)
+    tree.scores[1:] = -np.inf
+    assert path_probabilities(tree).sum() == pytest.approx(1)
 
 
 def test_a_root_alone_gives_nothing_to_take() -> None:
