@@ -30,13 +30,12 @@ class Measured:
 
     @property
     def outside_engines(self) -> dict[str, float]:
-        """Share of the time of each kind of step in which no graph was running; 0 where there were none."""
-        shares = {}
-        for kind in StepKind:
-            total = sum(image.statistics.step_seconds[kind] for image in self.images)
-            outside = sum(image.statistics.outside_engines[kind] for image in self.images)
-            shares[kind.value] = outside / total if total else 0.0
-        return shares
+        """Share of the time in which no graph was running: of all steps, and of each kind (0 for none)."""
+        counted = [image.statistics for image in self.images]
+        total = {kind.value: sum(s.step_seconds[kind] for s in counted) for kind in StepKind}
+        outside = {kind.value: sum(s.outside_engines[kind] for s in counted) for kind in StepKind}
+        total["all"], outside["all"] = sum(total.values()), sum(outside.values())
+        return {kind: outside[kind] / total[kind] if total[kind] else 0.0 for kind in total}
 
     def figures(self, baseline: "Measured") -> dict[str, Any]:
         """Everything that is reported, as plain numbers; ratios are to ``baseline``, pair by pair."""
