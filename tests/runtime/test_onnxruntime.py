@@ -105,6 +105,40 @@ def test_results_outlive_the_next_call(engine: OnnxRuntimeEngine, tiny_bundle: P
         np.testing.assert_array_equal(kept, now)
 
 
+def test_a_closed_session_serves_the_next_run_of_its_size(
+    engine: OnnxRuntimeEngine, tiny_bundle: Path
+) -> None:
+    conditioning = encode(Bundle.open(tiny_bundle), ["red dress", "blue shoe"])
+    scale, rows, P = np.ones(2, np.float32), np.arange(2), engine.geometry.prompt_length
+
+    def run(session: Session) -> tuple[np.ndarray, ...]:
+        session.prefill(conditioning, scale)
+        inputs = target_rows(engine, [P, P], 4, np.random.default_rng(0))
+        result = session.verify(rows, inputs)
+        session.commit(rows, [np.arange(2)] * 2, np.array([P, P]))
+        # One request alone: what its sequence holds is gathered, also what an earlier run had gathered.
+        alone = session.verify(rows[1:], target_rows(engine, [P + 2], 4, np.random.default_rng(1)))
+        return (*result, *alone)
+
+    first = engine.open(2)
+    expected = run(first)
+    first.close()
+    second = engine.open(2)
+    assert second is first
+    assert second.engine_seconds == 0
+    with pytest.raises(BackendError, match="commit needs a target call"):
+        second.commit(rows, [rows, rows], np.array([P, P]))
+    third = engine.open(2)  # while the second is under way
+    assert third is not second
+    for session in (second, third):
+        for ours, theirs in zip(run(session), expected, strict=True):
+            np.testing.assert_array_equal(ours, theirs)
+        session.close()
+        session.close()
+    assert engine.open(2) is third
+    assert engine.open(2) is not second  # one is kept, and it was taken
+
+
 def test_bad_calls_are_sentences(engine: OnnxRuntimeEngine, tiny_bundle: Path) -> None:
     with pytest.raises(SettingsError, match=r"batch of 5 requests .* takes 1\.\.4"):
         engine.open(5)
