@@ -15,6 +15,7 @@ from vvs.cli.errors import INTERRUPTED, guarded
 from vvs.cli.export import export
 from vvs.cli.generate import generate
 from vvs.cli.inspect import inspect
+from vvs.cli.train_drafter import train_drafter
 
 app = typer.Typer(
     name="vvs",
@@ -25,7 +26,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (generate, inspect, doctor, export, build):
+for command in (generate, inspect, doctor, export, build, train_drafter):
     app.command()(guarded(command))
 
 

@@ -1,15 +1,11 @@
-"""``vvs export``: from a recipe to a bundle. The only command that needs PyTorch."""
+"""``vvs export``: from a recipe to a bundle. Needs PyTorch."""
 
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from vvs.errors import ExportError
-
-NEEDED = ("torch", "onnx", "onnxscript")
-RECIPES = Path("engines")
+from vvs.cli.recipes import find_recipe, require_export_packages
 
 
 def export(
@@ -33,12 +29,7 @@ def export(
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress, no table of errors.")] = False,
 ) -> None:
     """Export the models of a recipe as a bundle, checking every graph against PyTorch."""
-    missing = [package for package in NEEDED if find_spec(package) is None]
-    if missing:
-        raise ExportError(
-            f"exporting needs {', '.join(missing)}, which this Python does not have; "
-            "install it with `pip install 'vvs-toolkit[export]'`"
-        )
+    require_export_packages()
     from rich.console import Console
 
     from vvs.export.bundle import export_bundle
@@ -47,7 +38,7 @@ def export(
     from vvs.export.precision import require_precision
     from vvs.export.recipe import load_recipe
 
-    path = _find(recipe)
+    path = find_recipe(recipe)
     read = load_recipe(path)
     place = out or path.with_suffix("")
     chosen = require_precision(precision or read.precision)
@@ -61,10 +52,3 @@ def export(
     if survey.random_parts and console is not None:
         console.print(random_note(survey.random_parts), soft_wrap=True)
     export_bundle(survey.models(chosen), place, precision=chosen, console=console, force=force)
-
-
-def _find(recipe: str) -> Path:
-    """Return the path of a recipe that is given by path or by name."""
-    path = Path(recipe)
-    named = RECIPES / f"{recipe}.toml"
-    return named if path.suffix != ".toml" and named.is_file() else path

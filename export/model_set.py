@@ -1,8 +1,8 @@
 """ModelSet: everything one bundle is made of, as PyTorch modules and plain data."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +16,9 @@ from vvs.export.vq import VQTokenizer
 from vvs.geometry import Geometry
 from vvs.manifest import ConditioningSpec
 from vvs.tree_shape import TreeShape
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
 
 # A request costs two KV caches of its own; sessions of more are refused by the bundle's readers.
 DEFAULT_MAX_REQUESTS = 64
@@ -105,6 +108,18 @@ class ModelSet:
     def geometry(self) -> Geometry:
         """Sizes of the models."""
         return self.target.config.geometry
+
+    def with_drafter(self, drafter: Drafter) -> "ModelSet":
+        """The same models with another drafter."""
+        return replace(self, drafter=drafter)
+
+    def read_tokenizer(self) -> "Tokenizer":
+        """The tokenizer, read. Raises SettingsError if there is none."""
+        from tokenizers import Tokenizer
+
+        if self.tokenizer is None:
+            raise SettingsError(f"the model {self.name!r} has no tokenizer")
+        return Tokenizer.from_str(self.tokenizer)
 
     @property
     def conditioning(self) -> ConditioningSpec:

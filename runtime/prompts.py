@@ -5,6 +5,7 @@ class, or with the hidden states of a text encoder that the caller has run.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
@@ -32,14 +33,32 @@ Prompt = str | int | NDArray[Any]
 """Words or a caption; a class, by number or by name; or caption states ``[n, C]``."""
 
 
+@dataclass(frozen=True)
+class Prompted:
+    """What turning prompts into a model's inputs takes."""
+
+    conditioning: ConditioningSpec
+    prompt_length: int
+    """P, rows of a prompt."""
+    read_tokenizer: Callable[[], "Tokenizer"]
+    """Called for models whose prompts are words or captions."""
+
+
 def encode(bundle: Bundle, prompts: Sequence[Prompt]) -> Conditioning:
+    """Turn R prompts into the inputs of a bundle's prompt encoder; see :func:`encode_for`."""
+    manifest = bundle.manifest
+    prompted = Prompted(manifest.conditioning, manifest.geometry.prompt_length, lambda: bundle.tokenizer)
+    return encode_for(prompted, prompts)
+
+
+def encode_for(model: Prompted, prompts: Sequence[Prompt]) -> Conditioning:
     """Turn R prompts into the prompt encoder's inputs, each ``[R, ...]``.
 
     Raises:
         PromptError: a prompt of the wrong kind, too long, or with a word or class the model does not know.
 
     """
-    return _ENCODERS[bundle.manifest.conditioning.kind](bundle, prompts)
+    return _ENCODERS[model.conditioning.kind](model, prompts)
 
 
 def label(prompt: Prompt) -> str:
@@ -52,13 +71,13 @@ def known_words(tokenizer: "Tokenizer") -> list[str]:
     return sorted(word for word in tokenizer.get_vocab() if not word.startswith("["))
 
 
-def _encode_words(bundle: Bundle, prompts: Sequence[Prompt]) -> Mapping[str, NDArray[Any]]:
-    P = bundle.manifest.geometry.prompt_length
+def _encode_words(model: Prompted, prompts: Sequence[Prompt]) -> Mapping[str, NDArray[Any]]:
+    P, tokenizer = model.prompt_length, model.read_tokenizer()
     sequences = []
     for prompt in prompts:
         if not isinstance(prompt, str) or not prompt.strip():
             raise PromptError(f"a prompt is {prompt!r}, but this model is prompted with words")
-        ids = _word_ids(bundle.tokenizer, prompt)
+        ids = _word_ids(tokenizer, prompt)
         if len(ids) > P:
             raise PromptError(f"the prompt {prompt!r} has {len(ids)} words, but this model takes at most {P}")
         sequences.append(ids)
@@ -75,9 +94,9 @@ def _padded(sequences: Sequence[Sequence[int]], length: int) -> Mapping[str, NDA
     return {"token_ids": token_ids, "mask": mask}
 
 
-def _encode_texts(bundle: Bundle, prompts: Sequence[Prompt]) -> Mapping[str, NDArray[Any]]:
-    P = bundle.manifest.geometry.prompt_length
-    return _padded([_caption_ids(bundle.tokenizer, prompt, P) for prompt in prompts], P)
+def _encode_texts(model: Prompted, prompts: Sequence[Prompt]) -> Mapping[str, NDArray[Any]]:
+    P, tokenizer = model.prompt_length, model.read_tokenizer()
+    return _padded([_caption_ids(tokenizer, prompt, P) for prompt in prompts], P)
 
 
 def _caption_ids(tokenizer: "Tokenizer", prompt: Prompt, most: int) -> list[int]:
@@ -118,8 +137,8 @@ def _unknown_word(word: str, prompt: str, known: list[str]) -> str:
     )
 
 
-def _encode_classes(bundle: Bundle, prompts: Sequence[Prompt]) -> Mapping[str, NDArray[Any]]:
-    spec = bundle.manifest.conditioning
+def _encode_classes(model: Prompted, prompts: Sequence[Prompt]) -> Mapping[str, NDArray[Any]]:
+    spec = model.conditioning
     return {"class_ids": np.array([_class_id(prompt, spec) for prompt in prompts], np.int64)}
 
 
@@ -139,8 +158,8 @@ def _class_id(prompt: Prompt, spec: ConditioningSpec) -> int:
     return number
 
 
-def _encode_captions(bundle: Bundle, prompts: Sequence[Prompt]) -> Mapping[str, NDArray[Any]]:
-    P, C = bundle.manifest.geometry.prompt_length, bundle.manifest.conditioning.caption_dim
+def _encode_captions(model: Prompted, prompts: Sequence[Prompt]) -> Mapping[str, NDArray[Any]]:
+    P, C = model.prompt_length, model.conditioning.caption_dim
     hidden_states: Float32Array = np.zeros((len(prompts), P, C), np.float32)
     mask: BoolArray = np.zeros((len(prompts), P), np.bool_)
     for i, prompt in enumerate(prompts):
@@ -159,7 +178,7 @@ def _encode_captions(bundle: Bundle, prompts: Sequence[Prompt]) -> Mapping[str, 
     return {"hidden_states": hidden_states, "mask": mask}
 
 
-_ENCODERS: Mapping[str, Callable[[Bundle, Sequence[Prompt]], Conditioning]] = {
+_ENCODERS: Mapping[str, Callable[[Prompted, Sequence[Prompt]], Conditioning]] = {
     "words": _encode_words,
     "t5": _encode_texts,
     "class": _encode_classes,

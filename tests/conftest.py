@@ -16,6 +16,26 @@ if TYPE_CHECKING:
 
 TINY_WORDS = ("a", "red", "blue", "green", "dress", "shirt", "shoe")
 TINY_TREE = "tiny"
+TINY_RECIPE = """
+name = "tiny"
+examples = ["a red dress"]
+default_tree = "k3-d2-n8"
+
+[weights]
+tokenizer = "tokenizer.json"
+
+[geometry]
+grid = 6
+heads = 2
+
+[conditioning]
+kind = "words"
+
+[[trees]]
+k = 3
+depth = 2
+total = 8
+"""
 
 
 @pytest.fixture(scope="session")
@@ -82,6 +102,21 @@ def tiny_bundle(tiny_models: ModelSet, request: pytest.FixtureRequest) -> Path:
     path = request.config.cache.mkdir("vvs") / "tiny"
     export_bundle(tiny_models, path)
     return path
+
+
+@pytest.fixture
+def tiny_recipe(tmp_path: Path, tiny_models: ModelSet) -> Path:
+    """A recipe of the tiny model, its weights beside it."""
+    from safetensors.torch import save_file
+
+    for part in ("target", "drafter", "vq"):
+        module = getattr(tiny_models, part)
+        state = {name: tensor.clone() for name, tensor in module.state_dict().items()}
+        save_file(state, tmp_path / f"{part}.safetensors")
+    assert tiny_models.tokenizer is not None
+    (tmp_path / "tokenizer.json").write_text(tiny_models.tokenizer)
+    (tmp_path / "tiny.toml").write_text(TINY_RECIPE)
+    return tmp_path / "tiny.toml"
 
 
 @pytest.fixture

@@ -22,7 +22,7 @@ from vvs.export.training.classifier import Classifier
 from vvs.export.training.classifier_stage import ClassifierStage
 from vvs.export.training.drafter_stage import DrafterStage, FeatureMix
 from vvs.export.training.garments import GARMENT_NAMES, IMAGE_SIZE, Garments, load_garments, tint, words
-from vvs.export.training.target_stage import ExampleSource, TargetStage
+from vvs.export.training.target_stage import GarmentExamples, TargetStage
 from vvs.export.training.trainer import TrainSettings, train
 from vvs.export.training.vocabulary import build_tokenizer
 from vvs.export.training.vq_stage import VQStage
@@ -148,10 +148,10 @@ class DemoTraining:
     def _path(self, name: str) -> Path:
         return self.weights / f"{name}.safetensors"
 
-    def _source(self, split: str) -> ExampleSource:
+    def _source(self, split: str) -> GarmentExamples:
         vq = new_vq()
         load_weights(vq, self._path("vq"))
-        return ExampleSource(load_garments(split), vq, self.tokenizer, GEOMETRY.prompt_length)
+        return GarmentExamples(load_garments(split), vq, self.tokenizer, GEOMETRY.prompt_length)
 
     def train_vq(self) -> dict[str, float]:
         """Train the image tokenizer; held out: mean PSNR in dB over test pictures, share of codes in use."""

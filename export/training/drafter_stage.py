@@ -16,7 +16,8 @@ from torch.nn import functional as F  # noqa: N812
 from vvs.errors import SettingsError
 from vvs.export.drafter import Drafter
 from vvs.export.llamagen import Target
-from vvs.export.training.target_stage import ExampleSource, drop_prompts
+from vvs.export.t5 import T5Encoder
+from vvs.export.training.examples import ExampleSource, PromptRows
 
 FEATURE_WEIGHT = 1.0
 DISTRIBUTION_WEIGHT = 0.5
@@ -48,11 +49,19 @@ class DrafterStage:
 
     name = "drafter"
 
-    def __init__(self, drafter: Drafter, target: Target, source: ExampleSource, mix: FeatureMix) -> None:
+    def __init__(
+        self,
+        drafter: Drafter,
+        target: Target,
+        source: ExampleSource,
+        mix: FeatureMix,
+        text_encoder: T5Encoder | None = None,
+    ) -> None:
         self.drafter = drafter
         self.module: nn.Module = drafter
         self._target = target.eval().requires_grad_(False)
         self._source = source
+        self._prompt_rows = PromptRows(self._target, text_encoder)
         self._mix = mix
 
     def losses(self, batch: int, rng: np.random.Generator) -> Mapping[str, Tensor]:
@@ -61,7 +70,7 @@ class DrafterStage:
         dropped = torch.from_numpy(rng.random(batch) < UNCONDITIONAL_SHARE)
         with torch.autocast("cpu", torch.bfloat16):
             with torch.no_grad():
-                prompt = drop_prompts(self._target, examples, dropped)
+                prompt = self._prompt_rows(examples.conditioning, dropped)
                 features = self._target.whole_sequence(prompt, examples.tokens).float()
                 logits = self._target.logits(features)
             next_tokens = self._next_tokens(examples.tokens)

@@ -1,7 +1,6 @@
 """Trains the target: next-token prediction over tinted garments; prompts are dropped now and then."""
 
 from collections.abc import Mapping
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -9,7 +8,8 @@ from tokenizers import Tokenizer
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
-from vvs.export.llamagen import Prompt, Target, WordEmbedding, move_right
+from vvs.export.llamagen import Target
+from vvs.export.training.examples import Examples, ExampleSource, PromptRows
 from vvs.export.training.garments import Garments, describe, draw_colours, tint
 from vvs.export.training.vocabulary import encode
 from vvs.export.vq import VQTokenizer
@@ -17,15 +17,7 @@ from vvs.export.vq import VQTokenizer
 PROMPT_DROP = 0.1
 
 
-class Examples(NamedTuple):
-    """One batch: image tokens ``[R, grid * grid]`` and prompts (ids and validity ``[R, P]``)."""
-
-    tokens: Tensor
-    prompt_ids: Tensor
-    prompt_mask: Tensor
-
-
-class ExampleSource:
+class GarmentExamples:
     """Draws batches: a garment, a colour, its tokens, and words that ask for it."""
 
     def __init__(self, data: Garments, vq: VQTokenizer, tokenizer: Tokenizer, prompt_length: int) -> None:
@@ -44,16 +36,7 @@ class ExampleSource:
         with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
             latents = self._vq.encode_latents(pixels)
         tokens = self._vq.quantize.nearest(latents.float()).flatten(1)
-        return Examples(tokens, *encode(self._tokenizer, prompts, self._prompt_length))
-
-
-def drop_prompts(target: Target, examples: Examples, dropped: Tensor) -> Prompt:
-    """Prompt rows of a batch; requests ``dropped [R]`` bool get the unconditional embedding."""
-    embedding = target.model.cls_embedding
-    assert isinstance(embedding, WordEmbedding)  # noqa: S101 - the demo's kind of prompt
-    states, mask = move_right(embedding.word_embedding(examples.prompt_ids), examples.prompt_mask)
-    states = torch.where(dropped.reshape(-1, 1, 1), embedding.uncond_embedding, states)
-    return Prompt(embedding.cap_proj(states), mask)
+        return Examples(tokens, encode(self._tokenizer, prompts, self._prompt_length))
 
 
 class TargetStage:
@@ -65,6 +48,7 @@ class TargetStage:
         self.target = target
         self.module: nn.Module = target
         self._source = source
+        self._prompt_rows = PromptRows(target)
 
     def losses(self, batch: int, rng: np.random.Generator) -> Mapping[str, Tensor]:
         """Mean negative log-likelihood (nats a token) of one batch."""
@@ -75,7 +59,7 @@ class TargetStage:
     def negative_log_likelihood(self, examples: Examples, dropped: Tensor) -> Tensor:
         """Nats a token."""
         with torch.autocast("cpu", torch.bfloat16):
-            prompt = drop_prompts(self.target, examples, dropped)
+            prompt = self._prompt_rows(examples.conditioning, dropped)
             features = self.target.whole_sequence(prompt, examples.tokens[:, :-1])
             first = self.target.config.geometry.prompt_length - 1
             logits = self.target.logits(features[:, first:])

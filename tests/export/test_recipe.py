@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 import torch
-from safetensors.torch import save_file
 
 from vvs.errors import CheckpointError, SettingsError
 from vvs.export.recipe import RANDOM, load_recipe
@@ -17,39 +16,10 @@ if TYPE_CHECKING:
 
 ENGINES = Path(__file__).parents[2] / "engines"
 
-TINY = """
-name = "tiny"
-examples = ["a red dress"]
-default_tree = "k3-d2-n8"
-
-[weights]
-tokenizer = "tokenizer.json"
-
-[geometry]
-grid = 6
-heads = 2
-
-[conditioning]
-kind = "words"
-
-[[trees]]
-k = 3
-depth = 2
-total = 8
-"""
-
 
 @pytest.fixture
-def folder(tmp_path: Path, tiny_models: ModelSet) -> Path:
-    """The tiny recipe with its weights."""
-    for part in ("target", "drafter", "vq"):
-        module: torch.nn.Module = getattr(tiny_models, part)
-        state = {name: tensor.clone() for name, tensor in module.state_dict().items()}
-        save_file(state, tmp_path / f"{part}.safetensors")
-    assert tiny_models.tokenizer is not None
-    (tmp_path / "tokenizer.json").write_text(tiny_models.tokenizer)
-    (tmp_path / "tiny.toml").write_text(TINY)
-    return tmp_path
+def folder(tiny_recipe: Path) -> Path:
+    return tiny_recipe.parent
 
 
 @pytest.mark.parametrize("path", sorted(ENGINES.glob("*.toml")), ids=lambda path: path.stem)
@@ -70,7 +40,7 @@ def test_models_from_weights(folder: Path, tiny_models: ModelSet) -> None:
 def test_weights_from_elsewhere(folder: Path, tmp_path: Path) -> None:
     moved = tmp_path / "else" / "tiny.toml"
     moved.parent.mkdir()
-    moved.write_text(TINY)
+    moved.write_text((folder / "tiny.toml").read_text())
     assert load_recipe(moved).models(folder).geometry.layers == 2
     with pytest.raises(CheckpointError, match="there is no checkpoint at"):
         load_recipe(moved).models()
@@ -108,10 +78,11 @@ def test_random_weights() -> None:
         (("[weights]", "[weights"), "cannot be read"),
     ],
 )
-def test_mistakes(tmp_path: Path, change: str | tuple[str, str], sentence: str) -> None:
+def test_mistakes(tiny_recipe: Path, tmp_path: Path, change: str | tuple[str, str], sentence: str) -> None:
+    recipe = tiny_recipe.read_text()
     old, new = change if isinstance(change, tuple) else (change, "")
-    assert old in TINY
-    (tmp_path / "r.toml").write_text(TINY.replace(old, new))
+    assert old in recipe
+    (tmp_path / "r.toml").write_text(recipe.replace(old, new))
     with pytest.raises(SettingsError, match=sentence):
         load_recipe(tmp_path / "r.toml")
 
@@ -123,13 +94,14 @@ def test_a_missing_recipe(tmp_path: Path) -> None:
 
 def test_weights_that_contradict_the_recipe(folder: Path) -> None:
     path = folder / "tiny.toml"
-    path.write_text(TINY.replace("heads = 2", "heads = 2\nlayers = 7"))
+    recipe = path.read_text()
+    path.write_text(recipe.replace("heads = 2", "heads = 2\nlayers = 7"))
     with pytest.raises(CheckpointError, match=r"says layers is 7, but the target .* has 2"):
         load_recipe(path).models()
-    path.write_text(TINY.replace('"words"', '"class"'))
+    path.write_text(recipe.replace('"words"', '"class"'))
     with pytest.raises(CheckpointError, match=r"says prompts are of kind class, but .* takes words"):
         load_recipe(path).models()
-    path.write_text(TINY.replace("heads = 2", ""))
+    path.write_text(recipe.replace("heads = 2", ""))
     with pytest.raises(CheckpointError, match="no published size, so say how many heads"):
         load_recipe(path).models()
 

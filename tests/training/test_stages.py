@@ -14,7 +14,7 @@ from vvs.export.training.classifier import Classifier
 from vvs.export.training.classifier_stage import ClassifierStage
 from vvs.export.training.drafter_stage import DrafterStage, FeatureMix
 from vvs.export.training.garments import Garments, words
-from vvs.export.training.target_stage import ExampleSource, TargetStage
+from vvs.export.training.target_stage import GarmentExamples, TargetStage
 from vvs.export.training.vocabulary import build_tokenizer
 from vvs.export.training.vq_stage import VQStage
 from vvs.export.vq import VQConfig, VQTokenizer
@@ -32,9 +32,9 @@ def data() -> Garments:
 
 
 @pytest.fixture(scope="module")
-def source(data: Garments) -> ExampleSource:
+def source(data: Garments) -> GarmentExamples:
     torch.manual_seed(0)
-    return ExampleSource(data, vq(), build_tokenizer(8), 8)
+    return GarmentExamples(data, vq(), build_tokenizer(8), 8)
 
 
 def vq() -> VQTokenizer:
@@ -64,7 +64,7 @@ def test_the_tokenizer_stage_trains_all_but_its_codes_which_follow_the_latents(d
     assert torch.allclose(after.norm(dim=1), torch.ones(32), atol=1e-5)
 
 
-def test_an_untrained_target_is_as_uncertain_as_can_be(source: ExampleSource) -> None:
+def test_an_untrained_target_is_as_uncertain_as_can_be(source: GarmentExamples) -> None:
     stage = TargetStage(target(), source)
     losses = stage.losses(8, np.random.default_rng(0))
     assert float(losses["loss"].detach()) == pytest.approx(np.log(32), abs=1e-3)
@@ -72,7 +72,7 @@ def test_an_untrained_target_is_as_uncertain_as_can_be(source: ExampleSource) ->
     assert "lm_head.weight" in trained(stage.target)
 
 
-def test_the_target_learns_and_every_parameter_takes_part(source: ExampleSource) -> None:
+def test_the_target_learns_and_every_parameter_takes_part(source: GarmentExamples) -> None:
     stage = TargetStage(target(), source)
     optimizer = torch.optim.Adam(stage.target.parameters(), 0.01)
     for step in range(12):
@@ -85,7 +85,7 @@ def test_the_target_learns_and_every_parameter_takes_part(source: ExampleSource)
     assert trained(stage.target) == {name for name, _ in stage.target.named_parameters()}
 
 
-def test_the_drafter_stage_leaves_the_target_alone(source: ExampleSource) -> None:
+def test_the_drafter_stage_leaves_the_target_alone(source: GarmentExamples) -> None:
     frozen = target()
     nn.init.normal_(frozen.lm_head.weight)
     stage = DrafterStage(Drafter(DrafterConfig(GEOMETRY, 32)), frozen, source, FeatureMix())
@@ -96,7 +96,7 @@ def test_the_drafter_stage_leaves_the_target_alone(source: ExampleSource) -> Non
     assert 0 <= float(losses["agree"]) <= 1
 
 
-def test_mixed_features_are_foreseen_or_stale_and_never_in_the_prompt(source: ExampleSource) -> None:
+def test_mixed_features_are_foreseen_or_stale_and_never_in_the_prompt(source: GarmentExamples) -> None:
     stage = DrafterStage(
         Drafter(DrafterConfig(GEOMETRY, 32)), target(), source, FeatureMix(predicted=0.4, stale=0.4)
     )

@@ -1,0 +1,153 @@
+"""Training a drafter for a target of one's own, and what it is worth on prompts it has not seen.
+
+Features are computed by the target step by step and not kept: a 512-pixel picture of LlamaGen-XL would take
+2.6 MB of them, a thousand times its tokens.
+"""
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from rich.console import Console
+
+from vvs.acceptance import Exact
+from vvs.codebook import Codebook
+from vvs.config import GenerationConfig
+from vvs.decoding import Decoder
+from vvs.export.drafter import Drafter, DrafterConfig
+from vvs.export.eager import EagerEngine
+from vvs.export.model_set import ModelSet
+from vvs.export.training.drafter_stage import DrafterStage, FeatureMix
+from vvs.export.training.token_examples import TokenExamples
+from vvs.export.training.trainer import TrainSettings, train
+from vvs.export.training.weights import save_weights
+from vvs.sampling import Sampling
+from vvs.skipping import Never, Uniform
+from vvs.statistics import Statistics, StepKind
+from vvs.uniforms import UniformStream
+
+WEIGHTS_FILE = "model.safetensors"
+REPORT_FILE = "training.json"
+EVALUATION_BATCHES = 4
+HELD_OUT_SEED = 1
+
+
+@dataclass(frozen=True)
+class DrafterJob:
+    """What is trained and how it is judged."""
+
+    training: TrainSettings
+    mix: FeatureMix
+    go_on: bool = False
+    """Start from the model set's drafter; otherwise from a fresh one with the target's embeddings."""
+    decoded_prompts: int = 4
+    """Held-out prompts that are decoded to measure accepted lengths; 0: none."""
+    cfg_scale: float = 2.0
+
+
+def train_own_drafter(
+    models: ModelSet,
+    examples: TokenExamples,
+    held_out: TokenExamples,
+    job: DrafterJob,
+    out: Path,
+    console: Console,
+) -> dict[str, Any]:
+    """Train a drafter and write it into the folder ``out`` in the published layout.
+
+    The folder also keeps the training state, so that a second call goes on, and ``training.json``: losses and
+    top-1 agreement on held-out examples, accepted lengths and step compression on held-out prompts.
+    """
+    drafter = models.drafter if job.go_on else _fresh(models)
+    drafter.requires_grad_(True)
+    encoder = models.text_encoder
+    stage = DrafterStage(drafter, models.target, examples, job.mix, encoder)
+    train(stage, job.training, out, console)
+    _write(drafter, out)
+    judged = DrafterStage(drafter, models.target, held_out, job.mix, encoder)
+    report: dict[str, Any] = {
+        "steps": job.training.steps,
+        "examples": len(examples),
+        "held_out": len(held_out),
+        "losses": _mean_losses(judged, job.training.batch),
+        "decoding": _decoded(models, drafter, held_out, job),
+    }
+    _write_json(out / REPORT_FILE, report)
+    return report
+
+
+def _fresh(models: ModelSet) -> Drafter:
+    drafter = Drafter(DrafterConfig(models.geometry, models.drafter.config.ffn))
+    drafter.embed_tokens.weight.data.copy_(models.target.model.embed_tokens.weight.data)
+    return drafter
+
+
+def _write(drafter: Drafter, out: Path) -> None:
+    config = drafter.config
+    _write_json(
+        out / "config.json",
+        {
+            "architectures": ["EagleDrafter"],
+            "hidden_size": config.geometry.hidden,
+            "intermediate_size": config.ffn,
+            "num_attention_heads": config.geometry.heads,
+            "num_hidden_layers": 1,
+            "rms_norm_eps": config.norm_eps,
+            "vocab_size": config.geometry.vocabulary,
+            "torch_dtype": "float16",
+        },
+    )
+    save_weights(drafter, out / WEIGHTS_FILE)
+
+
+@torch.no_grad()
+def _mean_losses(stage: DrafterStage, batch: int) -> Mapping[str, float]:
+    rng = np.random.default_rng(HELD_OUT_SEED)
+    rows = [stage.losses(batch, rng) for _ in range(EVALUATION_BATCHES)]
+    return {name: float(np.mean([float(row[name]) for row in rows])) for name in rows[0]}
+
+
+def _decoded(
+    models: ModelSet, drafter: Drafter, held_out: TokenExamples, job: DrafterJob
+) -> dict[str, dict[str, float]]:
+    """Accepted lengths of EAGLE and of VVS (every second step skipped) over held-out prompts."""
+    count = min(job.decoded_prompts, len(held_out))
+    if not count:
+        return {}
+    with_drafter = models.with_drafter(drafter.eval())
+    decoder = Decoder(EagerEngine(with_drafter), Codebook.from_latents(models.codebook, 1))
+    prompts = held_out.pick(np.arange(count)).conditioning
+    scale = job.cfg_scale if models.geometry.guidance_rows == 2 else 1.0
+    report = {}
+    for mode, policy in (("eagle", Never()), ("vvs", Uniform(2))):
+        config = GenerationConfig(
+            tree=models.default_tree,
+            acceptance=Exact(),
+            skipping=policy,
+            sampling=Sampling(),
+            cfg_scale=scale,
+        )
+        streams = [UniformStream(seed) for seed in range(count)]
+        finished = decoder.generate(prompts, [config] * count, streams)
+        report[mode] = _lengths(finished.statistics)
+    return report
+
+
+def _lengths(statistics: tuple[Statistics, ...]) -> dict[str, float]:
+    return {
+        "step_compression": float(np.mean([s.step_compression for s in statistics])),
+        "accepted_verify": float(np.mean([s.mean_accepted(StepKind.VERIFY) for s in statistics])),
+        "accepted_skip": float(np.mean([s.mean_accepted(StepKind.SKIP) for s in statistics])),
+    }
+
+
+def _write_json(path: Path, data: Mapping[str, Any]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_suffix(".tmp")
+    temporary.write_text(json.dumps(data, indent=2) + "\n")
+    os.replace(temporary, path)  # noqa: PTH105 - the same call

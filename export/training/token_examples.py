@@ -1,0 +1,126 @@
+"""TokenExamples: image tokens and prompts in memory, drawn from at random, and the file they are kept in."""
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from vvs.arrays import IntArray
+from vvs.errors import SettingsError
+from vvs.export.training.examples import Examples
+from vvs.geometry import Geometry
+from vvs.manifest import TensorSpec
+
+TOKENS = "tokens"
+
+
+class TokenExamples:
+    """n pictures as tokens ``[n, grid * grid]`` with the prompt encoder's inputs, each ``[n, ...]``.
+
+    Raises:
+        SettingsError: there are none, tokens lie outside the vocabulary, or arrays do not have one length.
+
+    """
+
+    def __init__(
+        self,
+        tokens: IntArray,
+        conditioning: Mapping[str, NDArray[Any]],
+        inputs: Sequence[TensorSpec],
+        geometry: Geometry,
+    ) -> None:
+        if tokens.ndim != 2 or tokens.shape[1] != geometry.image_tokens or not len(tokens):
+            raise SettingsError(
+                f"the image tokens have shape {list(tokens.shape)}, "
+                f"but must be [n, {geometry.image_tokens}] with n >= 1"
+            )
+        if tokens.min() < 0 or tokens.max() >= geometry.vocabulary:
+            raise SettingsError(
+                f"the image tokens lie in {tokens.min()}..{tokens.max()}, "
+                f"but the target's vocabulary is 0..{geometry.vocabulary - 1}"
+            )
+        for tensor in inputs:
+            if tensor.name not in conditioning:
+                raise SettingsError(
+                    f"the examples have no array {tensor.name!r}; this model's prompts need "
+                    f"{' and '.join(other.name for other in inputs)}"
+                )
+            wanted = (len(tokens), *tensor.shape[1:])
+            if conditioning[tensor.name].shape != wanted:
+                raise SettingsError(
+                    f"{tensor.name} has shape {list(conditioning[tensor.name].shape)}, "
+                    f"but must be {list(wanted)}"
+                )
+        self._tokens = tokens.astype(np.int64, copy=False)
+        self._inputs = tuple(inputs)
+        self._geometry = geometry
+        self.conditioning = {
+            tensor.name: conditioning[tensor.name].astype(tensor.dtype, copy=False) for tensor in inputs
+        }
+
+    def __len__(self) -> int:
+        return len(self._tokens)
+
+    def draw(self, batch: int, rng: np.random.Generator) -> Examples:
+        """A batch, with repetition."""
+        picks = rng.integers(len(self), size=batch)
+        arrays = (self._tokens, *self.conditioning.values())
+        tokens, *conditioning = (torch.from_numpy(array[picks]) for array in arrays)
+        return Examples(tokens, tuple(conditioning))
+
+    def pick(self, rows: NDArray[Any]) -> "TokenExamples":
+        """Some of the examples."""
+        some = {name: array[rows] for name, array in self.conditioning.items()}
+        return TokenExamples(self._tokens[rows], some, self._inputs, self._geometry)
+
+    def split(self, held_out: int, seed: int) -> tuple["TokenExamples", "TokenExamples"]:
+        """Examples to train on, and ``held_out`` others.
+
+        Raises:
+            SettingsError: nothing would be left to train on.
+
+        """
+        if not 0 < held_out < len(self):
+            raise SettingsError(
+                f"{held_out} of {len(self)} examples are to be held out, "
+                "but at least one must be, and one must be left"
+            )
+        order = np.random.default_rng(seed).permutation(len(self))
+        return self.pick(order[held_out:]), self.pick(order[:held_out])
+
+    def save(self, path: Path) -> None:
+        """Write an ``.npz`` that :func:`load_examples` reads, whole or not at all."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary = path.with_name(f".{path.stem}.tmp.npz")
+        np.savez(temporary, **{TOKENS: self._tokens}, **self.conditioning)
+        os.replace(temporary, path)  # noqa: PTH105 - the same call
+
+
+def load_examples(path: Path, inputs: Sequence[TensorSpec], geometry: Geometry) -> TokenExamples:
+    """Read an ``.npz`` or ``.safetensors`` file with ``tokens`` and the prompt encoder's inputs.
+
+    Raises:
+        SettingsError: it cannot be read, or holds something else.
+
+    """
+    try:
+        arrays = _read(path)
+    except Exception as error:  # zip, npy and safetensors readers raise a dozen kinds
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise SettingsError(f"the token file {path} cannot be read: {reason}") from error
+    if TOKENS not in arrays:
+        raise SettingsError(f"the token file {path} has no array {TOKENS!r}, only {', '.join(arrays)}")
+    return TokenExamples(arrays[TOKENS], arrays, inputs, geometry)
+
+
+def _read(path: Path) -> dict[str, NDArray[Any]]:
+    if path.suffix == ".safetensors":
+        from safetensors.numpy import load_file
+
+        return dict(load_file(path))
+    with np.load(path, allow_pickle=False) as archive:
+        return {name: archive[name] for name in archive.files}

@@ -1,0 +1,215 @@
+"""``vvs train-drafter``: from pictures or tokens to a drafter that a recipe can name."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from rich.console import Console
+from typer.testing import CliRunner, Result
+
+from vvs.cli.app import app
+from vvs.errors import SettingsError
+from vvs.export.graphs import EncodePromptGraph
+from vvs.export.recipe import load_recipe
+from vvs.export.training.drafter_stage import FeatureMix
+from vvs.export.training.own_drafter import DrafterJob, train_own_drafter
+from vvs.export.training.pictures import find_pictures, tokenise
+from vvs.export.training.token_examples import TokenExamples, load_examples
+from vvs.export.training.trainer import TrainSettings
+
+if TYPE_CHECKING:
+    from vvs.export.model_set import ModelSet
+
+Train = Callable[..., Result]
+
+
+@pytest.fixture
+def train(tiny_recipe: Path) -> Train:
+    def run(*arguments: object) -> Result:
+        given = [str(argument) for argument in ("train-drafter", tiny_recipe, *arguments)]
+        result = CliRunner().invoke(app, given)
+        assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+        return result
+
+    return run
+
+
+@pytest.fixture
+def pictures(tmp_path: Path) -> Path:
+    """Two folders, named for what their pictures show."""
+    rng = np.random.default_rng(0)
+    for prompt in ("red dress", "blue shirt"):
+        folder = tmp_path / "pictures" / prompt
+        folder.mkdir(parents=True)
+        for i in range(4):
+            Image.fromarray(rng.integers(0, 256, (12, 20, 3), np.uint8)).save(folder / f"{i}.png")
+    return tmp_path / "pictures"
+
+
+def some_examples(models: ModelSet, count: int) -> TokenExamples:
+    rng = np.random.default_rng(0)
+    geometry = models.geometry
+    tokens = rng.integers(geometry.vocabulary, size=(count, geometry.image_tokens))
+    ids = rng.integers(2, 9, size=(count, geometry.prompt_length))
+    mask = np.arange(geometry.prompt_length) < rng.integers(1, 4, size=(count, 1))
+    inputs = EncodePromptGraph(models.target).inputs
+    return TokenExamples(tokens, {"token_ids": ids, "mask": mask}, inputs, geometry)
+
+
+def test_pictures_become_a_drafter_that_the_recipe_takes(
+    train: Train, pictures: Path, tiny_recipe: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "mine"
+    options = ("--batch", 2, "--held-out", 2, "--decode", 1, "--threads", 1, "--stale", 0.4)
+    result = train(pictures, "-o", out, "--steps", 2, *options)
+    assert result.exit_code == 0, result.stderr
+    assert f"drafter: {out}" in result.stdout
+    report = json.loads((out / "training.json").read_text())
+    assert (report["examples"], report["held_out"], report["steps"]) == (6, 2, 2)
+    for mode in ("eagle", "vvs"):
+        assert report["decoding"][mode]["step_compression"] >= 1
+        assert f"{mode}: step compression" in result.stdout
+    assert json.loads((out / "config.json").read_text())["hidden_size"] == 32
+    tiny_recipe.write_text(tiny_recipe.read_text().replace("[weights]\n", f'[weights]\ndrafter = "{out}"\n'))
+    first = load_recipe(tiny_recipe).models().drafter.state_dict()
+    # Again, for longer: it goes on from its state, over the tokens it kept.
+    more = train(pictures, "-o", out, "--steps", 4, *options)
+    assert more.exit_code == 0, more.stderr
+    assert "going on from step 2 of 4" in more.stderr
+    assert "tokens.npz" in " ".join(more.stderr.split())
+    second = load_recipe(tiny_recipe).models().drafter.state_dict()
+    assert any(not torch.equal(first[name], second[name]) for name in first)
+    assert not list(out.glob("*.tmp*"))
+
+
+def test_training_brings_the_drafter_nearer_to_the_target(tiny_models: ModelSet, tmp_path: Path) -> None:
+    examples, held_out = some_examples(tiny_models, 24).split(8, seed=0)
+
+    def after(steps: int) -> float:
+        torch.manual_seed(0)
+        job = DrafterJob(
+            TrainSettings(steps=steps, batch=8, learning_rate=3e-3, warmup=5, average_decay=0.9),
+            FeatureMix(),
+            decoded_prompts=0,
+        )
+        report = train_own_drafter(
+            tiny_models, examples, held_out, job, tmp_path / str(steps), Console(quiet=True)
+        )
+        assert report["decoding"] == {}
+        loss: float = report["losses"]["feature"]
+        return loss
+
+    assert after(60) < 0.8 * after(1)
+
+
+def test_a_token_file_may_be_npz_or_safetensors(tiny_models: ModelSet, tmp_path: Path) -> None:
+    from safetensors.numpy import save_file
+
+    examples = some_examples(tiny_models, 5)
+    examples.save(tmp_path / "a.npz")
+    with np.load(tmp_path / "a.npz") as archive:
+        save_file({name: archive[name] for name in archive.files}, tmp_path / "b.safetensors")
+    inputs = EncodePromptGraph(tiny_models.target).inputs
+    read = [
+        load_examples(tmp_path / name, inputs, tiny_models.geometry) for name in ("a.npz", "b.safetensors")
+    ]
+    drawn = [source.draw(3, np.random.default_rng(1)) for source in (examples, *read)]
+    for other in drawn[1:]:
+        assert torch.equal(other.tokens, drawn[0].tokens)
+        assert all(map(torch.equal, other.conditioning, drawn[0].conditioning))
+
+
+def test_pictures_are_cropped_scaled_and_encoded(tiny_models: ModelSet, pictures: Path) -> None:
+    found = find_pictures(pictures)
+    assert [picture.prompt for picture in found] == ["blue shirt"] * 4 + ["red dress"] * 4
+    tokens = tokenise(tiny_models.vq, found, 12, None)
+    assert tokens.shape == (8, 36)
+    with Image.open(found[5].path) as image:
+        middle = image.crop((4, 0, 16, 12))
+    pixels = torch.from_numpy(np.asarray(middle, np.float32)).permute(2, 0, 1)[None] / 127.5 - 1
+    with torch.no_grad():
+        np.testing.assert_array_equal(tokens[5], tiny_models.vq.encode(pixels).flatten().numpy())
+
+
+def test_prompts_lie_beside_pictures_or_in_a_list(pictures: Path) -> None:
+    folder = pictures / "red dress"
+    (folder / "2.txt").write_text("a green shoe\n")
+    assert find_pictures(pictures)[6].prompt == "a green shoe"
+    lines = [{"file_name": "1.png", "text": "a"}, {"file_name": "0.png", "label": 7}]
+    (folder / "metadata.jsonl").write_text("\n".join(map(json.dumps, lines)) + "\n\n")
+    assert find_pictures(folder) == [(folder / "1.png", "a"), (folder / "0.png", "7")]
+
+
+@pytest.mark.parametrize(
+    ("mistake", "sentence"),
+    [
+        ("no folder", "there is no folder of pictures at"),
+        ("no pictures", "holds no pictures"),
+        ("no prompt", "has no prompt: put it into metadata.jsonl"),
+        ("unknown word", "does not know the word 'cat'"),
+        ("bad line", "line 1 of"),
+        ("broken picture", "cannot be read"),
+        ("too few", "8 of 8 examples are to be held out"),
+    ],
+)
+def test_mistakes_are_sentences_and_leave_no_drafter(
+    train: Train, pictures: Path, tmp_path: Path, mistake: str, sentence: str
+) -> None:
+    given, held_out = pictures, 2
+    match mistake:
+        case "no folder":
+            given = tmp_path / "nowhere"
+        case "no pictures":
+            given = tmp_path / "empty"
+            given.mkdir()
+        case "no prompt":
+            (pictures / "red dress" / "0.png").rename(pictures / "0.png")
+        case "unknown word":
+            (pictures / "red dress").rename(pictures / "red cat")
+        case "bad line":
+            (pictures / "metadata.jsonl").write_text('{"file_name": "0.png"}\n')
+        case "broken picture":
+            (pictures / "red dress" / "0.png").write_bytes(b"no picture")
+        case _:
+            held_out = 8
+    result = train(given, "-o", tmp_path / "mine", "--held-out", held_out, "--steps", 1)
+    assert result.exit_code == 2
+    lines = result.stderr.strip().splitlines()
+    assert lines[-1].startswith("vvs: ")
+    assert sentence in lines[-1]
+    assert not list(tmp_path.glob("mine/*.safetensors"))
+
+
+@pytest.mark.parametrize(
+    ("changed", "sentence"),
+    [
+        ({"tokens": np.zeros((2, 35), np.int64)}, r"shape \[2, 35\], but must be \[n, 36\]"),
+        ({"tokens": np.full((2, 36), 96)}, r"lie in 96..96, but the target's vocabulary is 0..95"),
+        ({"mask": np.ones((2, 5), np.bool_)}, r"mask has shape \[2, 5\], but must be \[2, 6\]"),
+        ({"mask": None}, "no array 'mask'; this model's prompts need token_ids and mask"),
+        ({"tokens": None}, "has no array 'tokens'"),
+    ],
+)
+def test_token_files_that_do_not_fit(
+    tiny_models: ModelSet, tmp_path: Path, changed: dict[str, np.ndarray | None], sentence: str
+) -> None:
+    arrays = {
+        "tokens": np.zeros((2, 36), np.int64),
+        "token_ids": np.zeros((2, 6), np.int64),
+        "mask": np.ones((2, 6), np.bool_),
+    }
+    kept = {name: array for name, array in (arrays | changed).items() if array is not None}
+    np.savez(tmp_path / "t.npz", **kept)
+    inputs = EncodePromptGraph(tiny_models.target).inputs
+    with pytest.raises(SettingsError, match=sentence):
+        load_examples(tmp_path / "t.npz", inputs, tiny_models.geometry)
+    (tmp_path / "t.npz").write_bytes(b"PK damaged")
+    with pytest.raises(SettingsError, match="cannot be read"):
+        load_examples(tmp_path / "t.npz", inputs, tiny_models.geometry)
