@@ -202,7 +202,7 @@ class DraftTree(nn.Module):
         """The rotation of every level; the first one is at ``position [B, 1]``."""
         levels = position + torch.arange(self.shape.depth, device=position.device)
         cos, sin = rotation_at(self.drafter.rotation, levels)
-        return [Rotation(*pair) for pair in zip(cos.split(1, dim=2), sin.split(1, dim=2), strict=True)]
+        return [Rotation(*pair) for pair in zip(*(torch.split(part, 1, dim=2) for part in (cos, sin)), strict=True)]
 
     def _expand(self, frontier: _Frontier, rotation: Rotation, seen: _Seen) -> tuple[Tensor, Rows]:
         """Run the k frontier nodes; each sees the past, the consumed rows, its ancestors and itself."""

@@ -36,7 +36,7 @@ class KVCache:
 
     def is_whole(self, rows: IntArray) -> bool:
         """Whether ``rows`` are all requests in order, so that nothing needs to be gathered."""
-        return rows.tolist() == self._everyone
+        return bool(rows.tolist() == self._everyone)
 
     def whole(self) -> FeatureArray:
         """The cache itself, ``[2 L, g R, H, S, Dh]``."""

@@ -96,7 +96,8 @@ class TokenExamples:
         """Write an ``.npz`` that :func:`load_examples` reads, whole or not at all."""
         path.parent.mkdir(parents=True, exist_ok=True)
         temporary = path.with_name(f".{path.stem}.tmp.npz")
-        np.savez(temporary, **{TOKENS: self._tokens}, **self.conditioning)
+        arrays: dict[str, Any] = {TOKENS: self._tokens, **self.conditioning}
+        np.savez(temporary, **arrays)
         os.replace(temporary, path)  # noqa: PTH105 - the same call
 
 
