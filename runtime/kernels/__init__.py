@@ -1,0 +1,1 @@
+"""The CUDA kernels of the device-resident loop: sources, parameters, and two ways to compile them."""

@@ -1,0 +1,302 @@
+"""The state of R requests on a device: what lies between two kernels, all of it at fixed addresses.
+
+Struct of arrays. Every array has the request as its first axis; :func:`state_arrays` gives names, shapes and
+dtypes, and the README beside this file says which kernel reads and writes what. The columns below stand in
+``state.cuh`` again, and the compiler checks that they are the same.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vvs.acceptance import ACCEPTANCE_RULES, AcceptanceRule, Exact, Lantern, LanternPlusPlus
+from vvs.arrays import Float64Array
+from vvs.checks import check_integer
+from vvs.config import GenerationConfig
+from vvs.errors import SettingsError
+from vvs.selection import PATH_SELECTORS, MostConfidentPath, PathSelector, RandomPath, SampledPath
+from vvs.skipping import SKIP_POLICIES, Dynamic, Never, SkipPolicy, Uniform
+
+MAX_NODES = 256
+"""Most nodes of a tree, the root included: kernels hold a tree in shared memory."""
+
+MAX_PATH = 16
+"""Most nodes on one path, the root included."""
+
+NO_TREE = -1
+"""Tree of a request that decodes without drafting."""
+
+
+class Counter(IntEnum):
+    """Columns of ``counters [R, 20]`` int32. All that the host ever needs to read back."""
+
+    PHASE = 0
+    """A :class:`Phase`."""
+    STEPS = 1
+    """Steps taken, verified and skipped."""
+    EMITTED = 2
+    """Image tokens that stand, the root not counted."""
+    CHAIN = 3
+    """Of those, the newest, which the target has not seen."""
+    TARGET_ROWS = 4
+    """Rows in the target's KV cache, those included that the next commit writes."""
+    DRAFTER_ROWS = 5
+    """Rows in the drafter's KV cache, those included that the next commit writes."""
+    KNOWN = 6
+    """Tokens in ``known``; the last one is the root. May exceed the image by the surplus of the last step."""
+    PENDING = 7
+    """Drafter rows that the next drafting consumes; after the prefill P."""
+    FEATURES = 8
+    """Image-token features ever pushed to the feature cache; number i lies in slot i mod window."""
+    CURSOR = 9
+    """Uniform numbers consumed."""
+    NODES = 10
+    """Nodes of the tree, the root included."""
+    PATHS = 11
+    """Paths of the tree."""
+    LONGEST = 12
+    """Nodes on its longest path."""
+    DECISION = 13
+    """A :class:`Decision`: what this step is."""
+    CHOSEN_PATH = 14
+    """Path that the selector chose for a skipped step."""
+    CHOSEN = 15
+    """m of that path: tokens that the skipped step emits."""
+    TAKEN = 16
+    """What the last step that this request took came to: drafted tokens accepted, or m."""
+    KEPT = 17
+    """Target rows of this step that the next commit writes; 0 for whoever did not verify."""
+    DRAFTED = 18
+    """Drafter rows of this step that the next commit writes."""
+    FAULT = 19
+    """A :class:`Fault`; a request with one stands still."""
+
+
+class Phase(IntEnum):
+    """What the last step was; as :class:`vvs.progress.Phase`."""
+
+    PREFILLED = 0
+    VERIFIED = 1
+    SKIPPED = 2
+    COMPLETE = 3
+
+
+class Decision(IntEnum):
+    """What a step is for one request."""
+
+    IDLE = 0
+    VERIFY = 1
+    SKIP = 2
+
+
+class Fault(IntEnum):
+    """What stopped a request."""
+
+    NONE = 0
+    LOGITS = 1
+    """The target's logits have no finite maximum."""
+    UNIFORMS = 2
+    """More uniform numbers were asked for than were drawn."""
+    TREE = 3
+    """The drafted tree is none: a node before its parent, a wrong depth, a token outside the vocabulary."""
+
+
+FAULT_SENTENCES: Mapping[Fault, str] = {
+    Fault.LOGITS: "the target returned logits whose maximum is not a finite number",
+    Fault.UNIFORMS: "the uniform numbers drawn for a request are used up",
+    Fault.TREE: "the drafter returned a tree with a node before its parent, at a wrong depth or of no token",
+}
+
+
+class Choice(IntEnum):
+    """Columns of ``choices [R, 8]`` int32: settings of a request that are integers."""
+
+    RULE = 0
+    """0 exact, 1 lantern, 2 lantern++."""
+    RULE_K = 1
+    """Nearest codes whose probability is summed."""
+    TOP_K = 2
+    """0 keeps all."""
+    POLICY = 3
+    """0 never, 1 uniform, 2 dynamic."""
+    INTERVAL = 4
+    """Of the uniform policy."""
+    SELECTOR = 5
+    """0 random, 1 sampled, 2 confident."""
+    TRUNCATE = 6
+    """1 with dynamic truncation, else 0."""
+    TREE = 7
+    """Number of the request's tree, or -1."""
+
+
+class Real(IntEnum):
+    """Columns of ``reals [R, 4]`` float64: settings of a request that are real numbers."""
+
+    TEMPERATURE = 0
+    """0 is greedy."""
+    TOP_P = 1
+    BOUND = 2
+    """delta of lantern, lambda of lantern++."""
+    THRESHOLD = 3
+    """Of the dynamic policy."""
+
+
+@dataclass(frozen=True)
+class StateSizes:
+    """Sizes of one run."""
+
+    requests: int
+    """R."""
+    vocabulary: int
+    """V."""
+    image_tokens: int
+    guidance: int
+    """g, guidance rows per request."""
+    nodes: int
+    """N, nodes of the largest tree in use, the root included; 1 without a tree."""
+    longest_path: int
+    """L, nodes on the longest path of any tree in use; 1 without a tree."""
+    feature_bytes: int
+    """Bytes of one feature ``[D]``."""
+
+    def __post_init__(self) -> None:
+        for name in ("requests", "vocabulary", "image_tokens", "guidance", "nodes", "longest_path"):
+            check_integer(name, getattr(self, name), at_least=1)
+        check_integer("feature_bytes", self.feature_bytes, at_least=1)
+        if self.nodes > MAX_NODES or self.longest_path > MAX_PATH:
+            raise SettingsError(
+                f"a draft tree of {self.nodes} nodes, {self.longest_path} on one path, is too large: "
+                f"the GPU kernels hold up to {MAX_NODES} nodes, {MAX_PATH} on one path"
+            )
+
+    @property
+    def known_capacity(self) -> int:
+        """Tokens that ``known`` holds: the image and the surplus of a last step."""
+        return self.image_tokens + self.longest_path
+
+    @property
+    def chain_capacity(self) -> int:
+        """Most tokens of a chain, to which chain rows are padded: depth + 1."""
+        return self.longest_path - 1
+
+    @property
+    def draft_capacity(self) -> int:
+        """A: most drafter rows of a call after the first, to which they are padded: depth + 2."""
+        return self.longest_path
+
+    @property
+    def kept_capacity(self) -> int:
+        """Most target rows that one step keeps: the chain and a whole path."""
+        return self.chain_capacity + self.longest_path
+
+    @property
+    def window(self) -> int:
+        """Slots of the feature cache."""
+        return self.longest_path
+
+    @property
+    def uniform_capacity(self) -> int:
+        """Uniform numbers that no run can exceed.
+
+        A step takes at most one number for the choice of a path, one for each drafted node and one for the
+        next root, and emits at least one token; the first root takes one.
+        """
+        return 1 + self.image_tokens * (self.nodes + 1)
+
+
+class ArraySpec(NamedTuple):
+    """One array of the state."""
+
+    shape: tuple[int, ...]
+    dtype: str
+
+
+def state_arrays(sizes: StateSizes) -> Mapping[str, ArraySpec]:
+    """All arrays of the state, by name. To be zeroed before a run, then filled as the README says."""
+    R, N, L = sizes.requests, sizes.nodes, sizes.longest_path
+    return {
+        "counters": ArraySpec((R, len(Counter)), "int32"),
+        "choices": ArraySpec((R, len(Choice)), "int32"),
+        "reals": ArraySpec((R, len(Real)), "float64"),
+        "uniforms": ArraySpec((R, sizes.uniform_capacity), "float64"),
+        "known": ArraySpec((R, sizes.known_capacity), "int32"),
+        "tree_tokens": ArraySpec((R, N), "int32"),
+        "tree_parents": ArraySpec((R, N), "int32"),
+        "tree_depth": ArraySpec((R, N), "int32"),
+        "tree_ancestors": ArraySpec((R, N, N), "bool"),
+        "tree_scores": ArraySpec((R, N), "float32"),
+        "paths": ArraySpec((R, N, L), "int32"),
+        "similarity": ArraySpec((R,), "float64"),
+        "probabilities": ArraySpec((R, sizes.vocabulary), "float64"),
+        "taken": ArraySpec((R, L), "int32"),
+        "kept": ArraySpec((R, sizes.kept_capacity), "int32"),
+        "feature_cache": ArraySpec((sizes.guidance, R, sizes.window, sizes.feature_bytes), "uint8"),
+    }
+
+
+def encode_settings(
+    configs: Sequence[GenerationConfig], trees: Sequence[str]
+) -> tuple[NDArray[np.int32], Float64Array]:
+    """Write the requests' settings as the arrays ``choices [R, 8]`` and ``reals [R, 4]``.
+
+    Args:
+        configs: R configurations.
+        trees: names of the trees in use; a request's tree is stored as its index here.
+
+    Raises:
+        SettingsError: a rule, policy or selector that no kernel knows, such as one of your own.
+
+    """
+    choices = np.zeros((len(configs), len(Choice)), np.int32)
+    reals = np.zeros((len(configs), len(Real)), np.float64)
+    for row, real, config in zip(choices, reals, configs, strict=True):
+        row[Choice.RULE], row[Choice.RULE_K], real[Real.BOUND] = _rule(config.acceptance)
+        row[Choice.POLICY], row[Choice.INTERVAL], real[Real.THRESHOLD] = _policy(config.skipping)
+        row[Choice.SELECTOR], row[Choice.TRUNCATE] = _selector(config.selector)
+        row[Choice.TOP_K] = config.sampling.top_k
+        row[Choice.TREE] = NO_TREE if config.tree is None else trees.index(config.tree)
+        real[Real.TEMPERATURE], real[Real.TOP_P] = config.sampling.temperature, config.sampling.top_p
+    return choices, reals
+
+
+def _rule(rule: AcceptanceRule) -> tuple[int, int, float]:
+    match rule:
+        case Exact() if type(rule) is Exact:
+            return 0, 0, 0.0
+        case Lantern():
+            return 1, rule.k, rule.delta
+        case LanternPlusPlus():
+            return 2, rule.k, rule.lam
+    raise _unknown("acceptance rule", ACCEPTANCE_RULES.describe(rule), "exact, lantern and lantern++")
+
+
+def _policy(policy: SkipPolicy) -> tuple[int, int, float]:
+    match policy:
+        case Never():
+            return 0, 0, 0.0
+        case Uniform():
+            return 1, policy.interval, 0.0
+        case Dynamic():
+            return 2, 0, policy.threshold
+    raise _unknown("skip policy", SKIP_POLICIES.describe(policy), "never, uniform and dynamic")
+
+
+def _selector(selector: PathSelector) -> tuple[int, int]:
+    match selector:
+        case RandomPath():
+            return 0, selector.truncate
+        case SampledPath():
+            return 1, selector.truncate
+        case MostConfidentPath():
+            return 2, selector.truncate
+    raise _unknown("path selector", PATH_SELECTORS.describe(selector), "random, sampled and confident")
+
+
+def _unknown(kind: str, value: Any, known: str) -> SettingsError:
+    return SettingsError(
+        f"the {kind} {value} has no kernel: a GPU knows {known}; use one of them, or --backend onnxruntime"
+    )
