@@ -9,7 +9,9 @@ from typing import Annotated
 import typer
 
 from vvs import __version__
+from vvs.cli.bench import bench
 from vvs.cli.build import build
+from vvs.cli.check import check
 from vvs.cli.doctor import doctor
 from vvs.cli.errors import INTERRUPTED, guarded
 from vvs.cli.export import export
@@ -26,7 +28,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (generate, inspect, doctor, export, build, train_drafter):
+for command in (generate, inspect, doctor, export, build, train_drafter, bench, check):
     app.command()(guarded(command))
 
 

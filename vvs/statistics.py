@@ -27,10 +27,12 @@ class StepKind(StrEnum):
 class Span(StrEnum):
     """Where the time goes."""
 
+    PREFILL = "prefill"
+    """The whole prefill; the spans below are those of steps."""
     DRAFT = "draft"
     """Drafting calls of the session."""
     TARGET = "target"
-    """Target calls of the session: prefill and verify."""
+    """Target calls of the session."""
     ACCEPT = "accept"
     """Judging drafted tokens and sampling roots, on the host."""
     COMMIT = "commit"
@@ -46,7 +48,7 @@ class StepTimes:
     """Seconds of one step of a batch, or of its prefill."""
 
     spans: Mapping[Span, float]
-    """Every span; DECODE is 0 here."""
+    """Every span; PREFILL and DECODE are 0 here."""
     total: float
     engines: float
     """Seconds inside graph executions, of ``total``."""
@@ -122,7 +124,7 @@ class Statistics:
     def count_prefill(self, times: StepTimes) -> None:
         """Count the prefill."""
         self.forward_passes += 1
-        self._add(times)
+        self.seconds[Span.PREFILL] += times.total
 
     def count_step(self, kind: StepKind, accepted: int, times: StepTimes) -> None:
         """Count a step of this request."""
@@ -130,9 +132,6 @@ class Statistics:
         self.accepted[kind][accepted] += 1
         self.step_seconds[kind] += times.total
         self.outside_engines[kind] += times.outside_engines
-        self._add(times)
-
-    def _add(self, times: StepTimes) -> None:
         for span, seconds in times.spans.items():
             self.seconds[span] += seconds
 

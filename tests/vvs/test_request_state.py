@@ -96,7 +96,15 @@ def test_statistics_count_each_kind_of_step_apart() -> None:
         "step_compression": 4.0,
         "mean_accepted": {"verify": 1.0, "skip": 3.0},
         "accepted_lengths": {"verify": {"0": 1, "2": 1}, "skip": {"3": 1}},
-        "seconds": {"draft": 0, "target": 2.25, "accept": 0, "commit": 0, "decode": 0.125, "host": 1.25},
+        "seconds": {
+            "prefill": 1.0,
+            "draft": 0,
+            "target": 1.5,
+            "accept": 0,
+            "commit": 0,
+            "decode": 0.125,
+            "host": 1.0,
+        },
         "step_seconds": {"verify": 2.0, "skip": 0.5},
         "outside_engines": {"verify": 0.75, "skip": 0.25},
     }

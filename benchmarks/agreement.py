@@ -1,0 +1,115 @@
+"""Agreement: greedy runs of the same prompts, with and without drafting and on several engines, compared."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from vvs.benchmarks.divergence import Divergence, explain
+from vvs.config import GenerationConfig
+from vvs.decoding import Decoder
+from vvs.engine import Engine
+from vvs.errors import SettingsError
+from vvs.runtime.bundle import Bundle
+from vvs.runtime.prompts import encode
+from vvs.sampling import Sampling
+from vvs.uniforms import UniformStream
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """One run against another."""
+
+    ours: str
+    theirs: str
+    pictures: int
+    differences: tuple[Divergence, ...]
+
+    @property
+    def equal(self) -> int:
+        """Pictures with the same tokens."""
+        return self.pictures - len(self.differences)
+
+    @property
+    def wrong(self) -> bool:
+        """Whether a difference is no tie."""
+        return any(not difference.tie for difference in self.differences)
+
+    @property
+    def sentence(self) -> str:
+        """About the first difference that matters most."""
+        if not self.differences:
+            return "-"
+        worst = min(self.differences, key=lambda d: (d.tie, d.position))
+        kind = "a tie" if worst.tie else "NO tie"
+        return (
+            f"token {worst.position}: {worst.ours} or {worst.theirs}, "
+            f"logit gap {worst.gap:.2g} of {worst.largest:.3g}: {kind}"
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain data."""
+        differences = [difference.to_dict() for difference in self.differences]
+        return {**vars(self), "differences": differences, "equal": self.equal, "wrong": self.wrong}
+
+
+def compare_greedy(
+    bundle: Bundle,
+    engines: Mapping[str, Engine],
+    prompts: Sequence[str],
+    trees: Sequence[str],
+    cfg_scale: float,
+) -> list[Comparison]:
+    """On every engine, every tree against plain AR decoding; then every engine's AR against the first's."""
+    unknown = [tree for tree in trees if tree not in bundle.manifest.trees]
+    if unknown:
+        raise SettingsError(f"unknown tree {unknown[0]!r}; there is {', '.join(bundle.manifest.trees)}")
+    conditioning = [encode(bundle, [prompt]) for prompt in prompts]
+    comparisons, plain = [], {}
+
+    def compare(engine: Engine, ours: str, theirs: str, runs: list[Any], others: list[Any]) -> Comparison:
+        found = [
+            explain(engine, given, a, b, cfg_scale, bundle.manifest.precision)
+            for given, a, b in zip(conditioning, runs, others, strict=True)
+        ]
+        return Comparison(ours, theirs, len(prompts), tuple(d for d in found if d is not None))
+
+    for name, engine in engines.items():
+        decoder = Decoder(engine, bundle.codebook)
+
+        def draw(tree: str | None, decoder: Decoder = decoder) -> list[Any]:
+            config = GenerationConfig(sampling=Sampling(temperature=0), cfg_scale=cfg_scale, tree=tree)
+            return [decoder.generate(c, [config], [UniformStream(0)]).tokens[0] for c in conditioning]
+
+        plain[name] = draw(None)
+        for tree in trees:
+            runs = draw(tree)
+            comparisons.append(compare(engine, f"{name}, {tree}", f"{name}, AR", runs, plain[name]))
+    (first, reference), *others = plain.items()
+    for name, runs in others:
+        comparisons.append(compare(engines[first], f"{name}, AR", f"{first}, AR", runs, reference))
+    return comparisons
+
+
+def eager_engine(recipe: Path, bundle: Bundle) -> Engine:
+    """The recipe's models in PyTorch, in the bundle's precision.
+
+    Raises:
+        SettingsError: PyTorch is missing, or the recipe makes another model than the bundle's.
+
+    """
+    try:
+        from vvs.export.eager import EagerEngine
+        from vvs.export.recipe import load_recipe
+    except ImportError as error:
+        raise SettingsError(
+            "comparing with eager PyTorch needs torch, which this Python does not have; "
+            "install it with `pip install 'vvs-toolkit[export]'`"
+        ) from error
+    models = load_recipe(recipe).models(precision=bundle.manifest.precision)
+    if models.geometry != bundle.manifest.geometry:
+        raise SettingsError(
+            f"{recipe} makes a model of {models.geometry}, but the bundle's is {bundle.manifest.geometry}"
+        )
+    trees = bundle.manifest.trees
+    return EagerEngine(replace(models, trees=trees, default_tree=bundle.manifest.default_tree))

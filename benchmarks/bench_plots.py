@@ -1,0 +1,120 @@
+"""Plots of a benchmark report: what a mode costs, where its time goes, and what it costs in quality."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from vvs.errors import SettingsError
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+PHASES = ("prefill", "draft", "target", "accept", "commit", "host", "decode")
+INCHES = (8.0, 5.0)
+DOTS_PER_INCH = 120
+
+
+def draw_plots(report: Mapping[str, Any], out: Path, score: Mapping[str, Any] | None = None) -> list[Path]:
+    """Draw the plots of a report into ``out``; with a ``score.json``, quality against speed too.
+
+    Raises:
+        SettingsError: matplotlib is missing.
+
+    """
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise SettingsError(
+            "plots need matplotlib, which this Python does not have; "
+            "install it with `pip install 'vvs-toolkit[bench]'`, or leave them out with --no-plots"
+        ) from error
+    smallest = min(result["batch"] for result in report["results"])
+    results = [result for result in report["results"] if result["batch"] == smallest]
+    drawn = {"latency": _latency, "phases": _phases, "acceptance": _acceptance}
+    paths = []
+    for name, draw in drawn.items():
+        figure = Figure(figsize=INCHES, layout="constrained")
+        draw(figure.subplots(), results)
+        paths.append(_save(figure, out / f"{name}.png"))
+    scored = _scored(results, score or {})
+    if scored:
+        figure = Figure(figsize=INCHES, layout="constrained")
+        _quality(figure.subplots(), scored)
+        paths.append(_save(figure, out / "quality.png"))
+    return paths
+
+
+def _save(figure: "Figure", path: Path) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}")
+    figure.savefig(temporary, dpi=DOTS_PER_INCH, format="png")
+    temporary.replace(path)
+    return path
+
+
+def _latency(axes: "Axes", results: Sequence[Mapping[str, Any]]) -> None:
+    """Latency against step compression, with the intervals of the medians."""
+    for result in results:
+        p50 = result["latency_ms"]["p50"]
+        spread = [[p50["value"] - p50["low"]], [p50["high"] - p50["value"]]]
+        axes.errorbar(result["step_compression"], p50["value"], yerr=spread, fmt="o", label=result["label"])
+    axes.set_xlabel("step compression (image tokens per target pass)")
+    axes.set_ylabel("ms per call, median")
+    axes.set_ylim(bottom=0)
+    axes.grid(alpha=0.3)
+    axes.legend(fontsize="small")
+
+
+def _phases(axes: "Axes", results: Sequence[Mapping[str, Any]]) -> None:
+    """Where the time of a picture goes."""
+    labels = [result["label"] for result in results]
+    left = [0.0] * len(results)
+    for phase in PHASES:
+        widths = [result["phase_ms"][phase] for result in results]
+        axes.barh(labels, widths, left=left, label=phase)
+        left = [a + b for a, b in zip(left, widths, strict=True)]
+    axes.invert_yaxis()
+    axes.set_xlabel("ms per picture")
+    axes.legend(fontsize="small", ncols=2)
+
+
+def _acceptance(axes: "Axes", results: Sequence[Mapping[str, Any]]) -> None:
+    """Share of verified steps that accept at least so many drafted tokens."""
+    for result in results:
+        shares = result["accepted_at_least"]["verify"]
+        if shares:
+            axes.plot(range(1, len(shares) + 1), shares, marker="o", label=result["label"])
+    axes.set_xlabel("depth in the draft tree")
+    axes.set_ylabel("share of verified steps that accept it")
+    axes.set_ylim(0, 1)
+    axes.grid(alpha=0.3)
+    if axes.lines:
+        axes.legend(fontsize="small")
+
+
+def _scored(results: Sequence[Mapping[str, Any]], score: Mapping[str, Any]) -> list[tuple[str, float, float]]:
+    """Label, speed-up and score of the modes that have both: those of the same settings."""
+    by_config = {str(s["config"]): s["score"] for s in score.get("contenders", {}).values()}
+    return [
+        (result["label"], result["ratio"]["value"], 100 * by_config[str(result["config"])])
+        for result in results
+        if str(result["config"]) in by_config
+    ]
+
+
+def _quality(axes: "Axes", scored: Sequence[tuple[str, float, float]]) -> None:
+    """Score against speed-up, and the front of those that nothing beats in both."""
+    front = sorted(
+        (speed, score)
+        for _, speed, score in scored
+        if not any(s >= speed and q >= score and (s, q) != (speed, score) for _, s, q in scored)
+    )
+    axes.plot(*zip(*front, strict=True), color="0.6", zorder=1, label="nothing is better in both")
+    for label, speed, score in scored:
+        axes.scatter(speed, score, zorder=2)
+        axes.annotate(label, (speed, score), fontsize="small", xytext=(4, 4), textcoords="offset points")
+    axes.set_xlabel("speed-up")
+    axes.set_ylabel("score, %")
+    axes.grid(alpha=0.3)
+    axes.legend(fontsize="small")
