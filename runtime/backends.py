@@ -11,6 +11,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import Any, Protocol, cast
 
+from vvs.decoding import Decoder, Loop
 from vvs.engine import Engine
 from vvs.errors import BackendError
 from vvs.runtime.bundle import Bundle
@@ -18,11 +19,11 @@ from vvs.runtime.bundle import Bundle
 DEFAULT_BACKEND = "onnxruntime"
 
 
-class EngineFactory(Protocol):
-    """Opens an engine on a checked bundle; a class of engines is one."""
+class BackendFactory(Protocol):
+    """Opens an engine on a checked bundle, or a whole loop that decides on a device; a class is one."""
 
-    def __call__(self, bundle: Bundle, **options: Any) -> Engine:
-        """Open the engine; ``options`` are the backend's own."""
+    def __call__(self, bundle: Bundle, **options: Any) -> Engine | Loop:
+        """Open it; ``options`` are the backend's own."""
         ...
 
 
@@ -33,7 +34,7 @@ class Backend:
     name: str
     summary: str
     factory: str
-    """``module:attribute`` of its :class:`EngineFactory`."""
+    """``module:attribute`` of its :class:`BackendFactory`."""
     requires: tuple[str, ...]
     """Packages it imports that the runtime alone does not bring."""
     install: str
@@ -44,7 +45,7 @@ class Backend:
         """Required packages that are not installed."""
         return tuple(package for package in self.requires if not _installed(package))
 
-    def load(self) -> EngineFactory:
+    def load(self) -> BackendFactory:
         """Import the factory; raises BackendError if a package is missing or broken."""
         if self.missing:
             raise BackendError(
@@ -53,7 +54,7 @@ class Backend:
             )
         module, _, attribute = self.factory.partition(":")
         try:
-            return cast("EngineFactory", getattr(import_module(module), attribute))
+            return cast("BackendFactory", getattr(import_module(module), attribute))
         except (ImportError, OSError) as error:
             raise BackendError(
                 f"the backend {self.name!r} cannot be loaded ({error}); reinstall it with `{self.install}`"
@@ -86,9 +87,29 @@ def open_engine(bundle: Bundle, backend: str = DEFAULT_BACKEND, options: Mapping
         options: the backend's own, such as ``threads`` of ``onnxruntime``.
 
     Raises:
-        BackendError: unknown, not installed, or it cannot run this bundle on this machine.
+        BackendError: unknown, not installed, it cannot run this bundle on this machine, or it decides on a
+            device, so that no loop on the host can drive it (:func:`open_loop`).
 
     """
+    opened = _open(bundle, backend, options)
+    if isinstance(opened, Loop):
+        raise BackendError(
+            f"the backend {backend!r} decides on the device, so that it cannot be driven call by call; "
+            "use onnxruntime for that"
+        )
+    return opened
+
+
+def open_loop(bundle: Bundle, backend: str = DEFAULT_BACKEND, options: Mapping[str, Any] = {}) -> Loop:
+    """Open the decoding loop on ``bundle``: the backend's own, or the host's over the backend's engine.
+
+    Arguments and errors are those of :func:`open_engine`.
+    """
+    opened = _open(bundle, backend, options)
+    return opened if isinstance(opened, Loop) else Decoder(opened, bundle.codebook)
+
+
+def _open(bundle: Bundle, backend: str, options: Mapping[str, Any]) -> Engine | Loop:
     if backend not in BACKENDS:
         raise BackendError(f"unknown backend {backend!r}; there is {_names(usable=False)}")
     return BACKENDS[backend].load()(bundle, **options)

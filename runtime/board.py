@@ -3,7 +3,7 @@
 import numpy as np
 
 from vvs.arrays import IntArray
-from vvs.step import StepRecord, Verified
+from vvs.step import StepNews
 
 
 class Board:
@@ -13,14 +13,11 @@ class Board:
         self._image_tokens = image_tokens
         self._known: list[int] = []
 
-    def add(self, record: StepRecord) -> None:
+    def add(self, step: StepNews) -> None:
         """Take what one step added: accepted or skipped tokens and, if it verified, the next root."""
-        tokens = record.tree.tokens
         if not self._known:
-            self._known.append(int(tokens[0]))
-        self._known += tokens[record.outcome.nodes[1:]].tolist()
-        if isinstance(record.outcome, Verified):
-            self._known.append(record.outcome.root)
+            self._known.append(step.root)
+        self._known += step.added.tolist()
 
     def __len__(self) -> int:
         return min(len(self._known), self._image_tokens)

@@ -1,6 +1,6 @@
 """Pipeline: prompts to pictures on one bundle and one backend.
 
-Batches, streams, previews, cancels and decodes; the drawing itself is :class:`vvs.decoding.Decoder`, and
+Batches, streams, previews, cancels and decodes; the drawing itself is a :class:`vvs.decoding.Loop`, and
 files are the business of :mod:`vvs.runtime.images`. A pipeline holds no state between calls: threads may
 share it, and a call that fails leaves it as it was.
 """
@@ -19,17 +19,16 @@ from numpy.typing import NDArray
 from vvs.arrays import Float32Array, IntArray
 from vvs.checks import check_integer
 from vvs.config import GenerationConfig
-from vvs.decoding import Decoder
 from vvs.decoding import Generation as Decoded
-from vvs.engine import Engine
+from vvs.decoding import Loop
 from vvs.errors import CancelledError, SettingsError
-from vvs.runtime.backends import DEFAULT_BACKEND, open_engine
+from vvs.runtime.backends import DEFAULT_BACKEND, open_loop
 from vvs.runtime.board import Board
 from vvs.runtime.bundle import Bundle
 from vvs.runtime.prompts import Prompt, encode
 from vvs.runtime.settings import resolve
 from vvs.statistics import Span, Statistics, StepKind
-from vvs.step import StepEvent
+from vvs.step import BatchNews
 from vvs.uniforms import UniformStream
 
 DEFAULT_BATCH = 8
@@ -127,16 +126,15 @@ class _Job:
 class Pipeline:
     """Generates pictures from a bundle. Safe to share between threads."""
 
-    def __init__(self, bundle: Bundle, engine: Engine) -> None:
+    def __init__(self, bundle: Bundle, loop: Loop) -> None:
         self.bundle = bundle
-        self._engine = engine
-        self._decoder = Decoder(engine, bundle.codebook)
+        self._loop = loop
 
     @classmethod
     def from_bundle(
         cls, path: str | Path, backend: str = DEFAULT_BACKEND, *, verify: bool = True, **options: Any
     ) -> "Pipeline":
-        """Open a bundle and an engine on it.
+        """Open a bundle and the decoding loop on it.
 
         Args:
             path: the bundle's folder.
@@ -146,7 +144,7 @@ class Pipeline:
 
         """
         bundle = Bundle.open(path, verify=verify)
-        return cls(bundle, open_engine(bundle, backend, options))
+        return cls(bundle, open_loop(bundle, backend, options))
 
     def configure(self, mode: str | None = None, **options: Any) -> GenerationConfig:
         """Make a configuration from a mode, the bundle's recommendations and options.
@@ -205,9 +203,9 @@ class Pipeline:
 
     def paint(self, tokens: IntArray) -> Pixels:
         """Decode a complete or partial image ``[known]``; missing tokens are the neutral one."""
-        grid = np.full((1, self._engine.geometry.image_tokens), self._neutral, np.int64)
+        grid = np.full((1, self._loop.geometry.image_tokens), self._neutral, np.int64)
         grid[0, : tokens.size] = tokens
-        return to_pixels(self._engine.decode_image(grid)[0])
+        return to_pixels(self._loop.decode_image(grid)[0])
 
     @cached_property
     def _neutral(self) -> int:
@@ -253,14 +251,14 @@ class Pipeline:
             raise SettingsError(f"batch is {batch}, but this bundle's engines take at most {most}")
         return batch
 
-    def _start(self, jobs: list[_Job]) -> tuple[Generator[StepEvent, None, Decoded]]:
+    def _start(self, jobs: list[_Job]) -> tuple[Generator[BatchNews, None, Decoded]]:
         conditioning = encode(self.bundle, [job.prompt for job in jobs])
         streams = [UniformStream(job.seed) for job in jobs]
-        return (self._decoder.run(conditioning, [job.config for job in jobs], streams),)
+        return (self._loop.run(conditioning, [job.config for job in jobs], streams),)
 
     def _stream(
         self,
-        runs: list[tuple[list[_Job], Generator[StepEvent, None, Decoded]]],
+        runs: list[tuple[list[_Job], Generator[BatchNews, None, Decoded]]],
         cancel: Cancel | None,
     ) -> Generator[Progress, None, None]:
         for jobs, events in runs:
@@ -268,9 +266,9 @@ class Pipeline:
                 yield from self._stream_batch(jobs, events, cancel)
 
     def _stream_batch(
-        self, jobs: list[_Job], events: Generator[StepEvent, None, Decoded], cancel: Cancel | None
+        self, jobs: list[_Job], events: Generator[BatchNews, None, Decoded], cancel: Cancel | None
     ) -> Generator[Progress, None, None]:
-        total = self._engine.geometry.image_tokens
+        total = self._loop.geometry.image_tokens
         boards = tuple(Board(total) for _ in jobs)
         while True:
             if cancel is not None and cancel.is_set():

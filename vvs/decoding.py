@@ -8,24 +8,26 @@ What is drafted, accepted, skipped and selected is decided by the objects in eac
 what runs the models is decided by the engine. Images are not decoded here.
 """
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import closing
-from typing import NamedTuple
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
 from vvs.acceptance import walk
-from vvs.arrays import Float64Array, IntArray
+from vvs.arrays import Float32Array, Float64Array, IntArray
 from vvs.codebook import Codebook
 from vvs.config import GenerationConfig
 from vvs.engine import Conditioning, Engine, Session
 from vvs.errors import SettingsError
+from vvs.geometry import Geometry
 from vvs.request import Request
 from vvs.rows import draft_rows, indices, target_rows
 from vvs.sampling import process, sample
 from vvs.statistics import Span, Statistics, StepTimes, Stopwatch
-from vvs.step import Outcome, StepEvent, StepRecord, Verified
+from vvs.step import BatchNews, Outcome, StepEvent, StepRecord, Verified
 from vvs.tree import tree_of
+from vvs.tree_shape import TreeShape
 from vvs.uniforms import Uniforms
 
 
@@ -34,6 +36,32 @@ class Generation(NamedTuple):
 
     tokens: IntArray  # [R, grid * grid]
     statistics: tuple[Statistics, ...]  # R
+
+
+@runtime_checkable
+class Loop(Protocol):
+    """Decodes batches, wherever the decisions are taken. Safe to share between threads.
+
+    :class:`Decoder` decides on the host over an engine; a loop that decides on a device is a backend's own.
+    """
+
+    @property
+    def geometry(self) -> Geometry:
+        """Sizes of the models."""
+        ...
+
+    def run(
+        self,
+        conditioning: Conditioning,
+        configs: Sequence[GenerationConfig],
+        streams: Sequence[Uniforms],
+    ) -> Generator[BatchNews, None, Generation]:
+        """Decode one image per request, as :meth:`Decoder.run`."""
+        ...
+
+    def decode_image(self, tokens: IntArray) -> Float32Array:
+        """Turn complete token grids ``[R, grid * grid]`` into images ``[R, 3, H, W]`` in [-1, 1]."""
+        ...
 
 
 class Decoder:
@@ -47,6 +75,15 @@ class Decoder:
             )
         self._engine = engine
         self._codebook = codebook
+
+    @property
+    def geometry(self) -> Geometry:
+        """Sizes of the engine's models."""
+        return self._engine.geometry
+
+    def decode_image(self, tokens: IntArray) -> Float32Array:
+        """Turn complete token grids ``[R, grid * grid]`` into images ``[R, 3, H, W]`` in [-1, 1]."""
+        return self._engine.decode_image(tokens)
 
     def run(
         self,
@@ -70,8 +107,8 @@ class Decoder:
                 differ.
 
         """
-        self._check(conditioning, configs, streams)
         trees, tokens = self._engine.trees, self._engine.geometry.image_tokens
+        check_batch(trees, self._codebook, conditioning, configs, streams)
         requests = [
             Request(index, config, stream, tokens, trees[config.tree] if config.tree else None)
             for index, (config, stream) in enumerate(zip(configs, streams, strict=True))
@@ -108,28 +145,31 @@ class Decoder:
             tuple(request.statistics for request in requests),
         )
 
-    def _check(
-        self,
-        conditioning: Conditioning,
-        configs: Sequence[GenerationConfig],
-        streams: Sequence[Uniforms],
-    ) -> None:
-        R = len(configs)
-        if not R or len(streams) != R:
-            raise SettingsError(
-                f"{R} configurations and {len(streams)} streams are given; give one of each per request, "
-                "and at least one request"
-            )
-        if len({id(stream) for stream in streams}) < R:
-            raise SettingsError("two requests share a stream of uniform numbers; give each its own")
-        for name, array in conditioning.items():
-            if array.shape[:1] != (R,):
-                raise SettingsError(f"conditioning {name!r} has shape {array.shape}, but must be [{R}, ...]")
-        for config in configs:
-            if config.tree is not None and config.tree not in self._engine.trees:
-                known = ", ".join(self._engine.trees) or "none"
-                raise SettingsError(f"unknown draft tree {config.tree!r}; this engine drafts {known}")
-            self._codebook.require(config.acceptance.neighbours)
+
+def check_batch(
+    trees: Mapping[str, TreeShape],
+    codebook: Codebook,
+    conditioning: Conditioning,
+    configs: Sequence[GenerationConfig],
+    streams: Sequence[Uniforms],
+) -> None:
+    """Raise SettingsError unless a batch fits together, and its models and codebook."""
+    R = len(configs)
+    if not R or len(streams) != R:
+        raise SettingsError(
+            f"{R} configurations and {len(streams)} streams are given; give one of each per request, "
+            "and at least one request"
+        )
+    if len({id(stream) for stream in streams}) < R:
+        raise SettingsError("two requests share a stream of uniform numbers; give each its own")
+    for name, array in conditioning.items():
+        if array.shape[:1] != (R,):
+            raise SettingsError(f"conditioning {name!r} has shape {array.shape}, but must be [{R}, ...]")
+    for config in configs:
+        if config.tree is not None and config.tree not in trees:
+            known = ", ".join(trees) or "none"
+            raise SettingsError(f"unknown draft tree {config.tree!r}; this engine drafts {known}")
+        codebook.require(config.acceptance.neighbours)
 
 
 class _Batch:

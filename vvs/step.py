@@ -1,10 +1,60 @@
-"""What one step of one request came to, for the loop, for progress displays and for replaying."""
+"""What one step of one request came to, for the loop, for progress displays and for replaying.
 
+A loop that decides on a device tells less of a step than one on the host does: :class:`StepNews`.
+"""
+
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
 
 from vvs.arrays import FeatureArray, IntArray
 from vvs.statistics import StepKind, StepTimes
 from vvs.tree import DraftTree
+
+
+class StepNews(Protocol):
+    """One step of one request, as every loop tells it."""
+
+    @property
+    def request(self) -> int:
+        """Index of the request in its batch."""
+        ...
+
+    @property
+    def kind(self) -> StepKind:
+        """Whether the step ran the target."""
+        ...
+
+    @property
+    def accept(self) -> int:
+        """Accepted length: accepted drafted tokens of a verified step, m of a skipped one."""
+        ...
+
+    @property
+    def root(self) -> int:
+        """The token the step started from, known before it."""
+        ...
+
+    @property
+    def added(self) -> IntArray:
+        """Tokens that the step made known ``[n]``, the next root last."""
+        ...
+
+
+class BatchNews(Protocol):
+    """One step of a batch, or its prefill, as every loop tells it."""
+
+    @property
+    def known(self) -> tuple[int, ...]:
+        """Image tokens known so far per request, the root counted, at most all of the image's."""
+        ...
+
+    @property
+    def records(self) -> Sequence[StepNews]:
+        """One per request that took part; none for the prefill."""
+        ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,6 +101,17 @@ class StepRecord:
     def accept(self) -> int:
         """Accepted length: accepted drafted tokens of a verified step, m of a skipped one."""
         return self.outcome.nodes.size - 1
+
+    @property
+    def root(self) -> int:
+        """The token the step started from."""
+        return int(self.tree.tokens[0])
+
+    @property
+    def added(self) -> IntArray:
+        """Tokens that the step made known ``[n]``, the next root last."""
+        taken = self.tree.tokens[self.outcome.nodes[1:]]
+        return np.append(taken, self.outcome.root) if isinstance(self.outcome, Verified) else taken
 
     @property
     def path(self) -> int:

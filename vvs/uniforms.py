@@ -9,6 +9,7 @@ from typing import Protocol
 
 import numpy as np
 
+from vvs.arrays import Float64Array
 from vvs.checks import check_integer
 from vvs.errors import SettingsError, VvsError
 
@@ -23,6 +24,10 @@ class Uniforms(Protocol):
 
     def next(self) -> float:
         """Return the next number and move on."""
+        ...
+
+    def take(self, count: int) -> Float64Array:
+        """Return the next ``count`` numbers, or all that are left of a stream that ends, and move on."""
         ...
 
 
@@ -43,6 +48,11 @@ class UniformStream:
         """Return the next number in [0, 1)."""
         self._used += 1
         return self._generator.random()
+
+    def take(self, count: int) -> Float64Array:
+        """Return the next ``count`` numbers."""
+        self._used += count
+        return self._generator.random(count)
 
 
 class RecordedUniforms:
@@ -73,3 +83,9 @@ class RecordedUniforms:
             )
         self._used += 1
         return self._values[self._used - 1]
+
+    def take(self, count: int) -> Float64Array:
+        """Return the next ``count`` recorded numbers, or all that are left."""
+        taken = self._values[self._used : self._used + count]
+        self._used += len(taken)
+        return np.array(taken, np.float64)
