@@ -1,8 +1,7 @@
 """Agreement: greedy runs of the same prompts, with and without drafting and on several engines, compared."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Any
 
 from vvs.benchmarks.divergence import Divergence, explain
@@ -89,27 +88,3 @@ def compare_greedy(
     for name, runs in others:
         comparisons.append(compare(engines[first], f"{name}, AR", f"{first}, AR", runs, reference))
     return comparisons
-
-
-def eager_engine(recipe: Path, bundle: Bundle) -> Engine:
-    """The recipe's models in PyTorch, in the bundle's precision.
-
-    Raises:
-        SettingsError: PyTorch is missing, or the recipe makes another model than the bundle's.
-
-    """
-    try:
-        from vvs.export.eager import EagerEngine
-        from vvs.export.recipe import load_recipe
-    except ImportError as error:
-        raise SettingsError(
-            "comparing with eager PyTorch needs torch, which this Python does not have; "
-            "install it with `pip install 'vvs-toolkit[export]'`"
-        ) from error
-    models = load_recipe(recipe).models(precision=bundle.manifest.precision)
-    if models.geometry != bundle.manifest.geometry:
-        raise SettingsError(
-            f"{recipe} makes a model of {models.geometry}, but the bundle's is {bundle.manifest.geometry}"
-        )
-    trees = bundle.manifest.trees
-    return EagerEngine(replace(models, trees=trees, default_tree=bundle.manifest.default_tree))

@@ -81,6 +81,7 @@ class Timed:
         tokens = self.statistics[0].image_tokens
         rate = self.batch * len(self.seconds) / sum(self.seconds)
         steps = sum(s.steps for s in self.statistics)
+        timed = any(sum(s.step_seconds.values()) for s in self.statistics)  # baselines do not time their steps
         return {
             "label": self.runner.label,
             "config": self.runner.config,
@@ -100,8 +101,8 @@ class Timed:
             "accepted_at_least": {kind.value: self._at_least(kind) for kind in StepKind},
             "skip_share": sum(s.skips for s in self.statistics) / steps if steps else 0.0,
             "peak_bytes": self.peak,
-            "device_ms": 1000 * self._mean(_inside) if steps else None,
-            "outside_ms": 1000 * self._mean(lambda s: sum(s.outside_engines.values())) if steps else None,
+            "device_ms": 1000 * self._mean(_inside) if timed else None,
+            "outside_ms": 1000 * self._mean(lambda s: sum(s.outside_engines.values())) if timed else None,
             "phase_ms": {
                 span.value: 1000 * self._mean(lambda s, span=span: s.seconds[span])  # type: ignore[misc]
                 for span in Span

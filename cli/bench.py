@@ -39,6 +39,10 @@ def bench(
         tuple[Path, Path] | None,
         typer.Option(help="Measure nothing; say what changed between two bench.json files."),
     ] = None,
+    baselines: Annotated[
+        Path | None,
+        typer.Option(help="The bundle's recipe: measure eager PyTorch loops over its weights too."),
+    ] = None,
     backend: Annotated[str, typer.Option(help="Backend that runs the graphs.")] = "onnxruntime",
     threads: Annotated[int | None, typer.Option(min=1, help="Threads of a graph [every CPU].")] = None,
 ) -> None:
@@ -56,19 +60,27 @@ def bench(
         raise SettingsError("say which bundle to measure, such as `vvs bench engines/demo`")
     from rich.progress import Progress
 
+    from vvs.benchmarks.baselines import eager_runners
     from vvs.benchmarks.bench import SWEEP, PipelineRunner, rows, verdicts, write_report
     from vvs.benchmarks.bench import bench as run
     from vvs.benchmarks.bench_plots import draw_plots
     from vvs.benchmarks.contender import Contender
     from vvs.benchmarks.report import print_table
-    from vvs.benchmarks.timing import TimingSettings
+    from vvs.benchmarks.timing import Runner, TimingSettings
     from vvs.runtime.pipeline import Pipeline
 
     settings = TimingSettings(warm_up, duration, iterations, seed)
     quality = _read_score(score)
     options = {} if threads is None else {"threads": threads}
     pipeline = Pipeline.from_bundle(bundle, backend, **options)
-    runners = [PipelineRunner(Contender.parse(text, pipeline), pipeline) for text in contenders or SWEEP]
+    runners: list[Runner] = [
+        PipelineRunner(Contender.parse(text, pipeline), pipeline) for text in contenders or SWEEP
+    ]
+    if baselines is not None:
+        found, notes = eager_runners(baselines, pipeline)
+        runners += found
+        for note in notes:
+            console.print(note, soft_wrap=True)
     chosen = prompts or list(pipeline.bundle.manifest.examples)
     sizes = batches or [1]
     with Progress(console=Console(stderr=True), transient=True) as progress:

@@ -38,7 +38,8 @@ def check(
     Says where two runs first differ, by how much the target preferred one token, and whether that is a tie.
     Exits 1 if something differs that is no tie.
     """
-    from vvs.benchmarks.agreement import compare_greedy, eager_engine
+    from vvs.benchmarks.agreement import compare_greedy
+    from vvs.benchmarks.baselines import eager_engine
     from vvs.runtime.backends import open_engine
     from vvs.runtime.bundle import Bundle
 

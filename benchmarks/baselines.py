@@ -1,0 +1,79 @@
+"""Which eager baselines a bundle can be measured against. Imports PyTorch only when they are asked for."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from vvs.benchmarks.timing import Runner
+from vvs.engine import Conditioning, Engine
+from vvs.errors import SettingsError
+from vvs.runtime.bundle import Bundle
+from vvs.runtime.pipeline import Pipeline
+from vvs.runtime.prompts import encode
+
+if TYPE_CHECKING:
+    from vvs.export.model_set import ModelSet
+
+
+def recipe_models(recipe: Path, bundle: Bundle) -> "ModelSet":
+    """The models of a bundle's recipe in PyTorch, with the bundle's trees.
+
+    Raises:
+        SettingsError: PyTorch is missing, or the recipe makes another model than the bundle's.
+
+    """
+    try:
+        from vvs.export.recipe import load_recipe
+    except ImportError as error:
+        raise SettingsError(
+            "eager PyTorch needs torch, which this Python does not have; "
+            "install it with `pip install 'vvs-toolkit[export]'`"
+        ) from error
+    manifest = bundle.manifest
+    models = load_recipe(recipe).models(precision=manifest.precision)
+    if models.geometry != manifest.geometry:
+        raise SettingsError(
+            f"{recipe} makes a model of {models.geometry}, but the bundle's is {manifest.geometry}"
+        )
+    return replace(models, trees=manifest.trees, default_tree=manifest.default_tree)
+
+
+def eager_engine(recipe: Path, bundle: Bundle) -> Engine:
+    """The recipe's models behind the Engine protocol; see :func:`recipe_models`."""
+    models = recipe_models(recipe, bundle)
+    from vvs.export.eager import EagerEngine
+
+    return EagerEngine(models)
+
+
+def eager_runners(recipe: Path, pipeline: Pipeline) -> tuple[list[Runner], list[str]]:
+    """AR, compiled AR, EAGLE and VVS in eager PyTorch, and sentences about what is left out."""
+    models = recipe_models(recipe, pipeline.bundle)
+    from vvs.benchmarks.eager_baselines import EagerAR, EagerVVS
+
+    def encode_one(prompt: str) -> Conditioning:
+        return encode(pipeline.bundle, [prompt])
+
+    ar = pipeline.configure("ar")
+    runners: list[Runner] = [EagerAR(models, encode_one, ar)]
+    notes = []
+    reason = _cannot_compile()
+    if reason:
+        notes.append(f"torch.compile is left out: {reason}")
+    else:
+        runners.append(EagerAR(models, encode_one, ar, compiled=True))
+    for mode in ("eagle", "vvs"):
+        config = pipeline.configure(mode, acceptance="exact")
+        runners.append(EagerVVS(models, encode_one, config))
+    return runners, notes
+
+
+def _cannot_compile() -> str:
+    """Why torch.compile does not work here; empty if it does."""
+    import torch
+
+    try:
+        torch.compile(lambda x: x.sin() + 1)(torch.zeros(3))
+    except Exception as error:  # the compiler's own, the C++ compiler's, the linker's
+        return str(error).splitlines()[0] if str(error) else type(error).__name__
+    return ""
