@@ -81,7 +81,8 @@ class Timed:
         tokens = self.statistics[0].image_tokens
         rate = self.batch * len(self.seconds) / sum(self.seconds)
         steps = sum(s.steps for s in self.statistics)
-        timed = any(sum(s.step_seconds.values()) for s in self.statistics)  # baselines do not time their steps
+        # Baselines do not time their steps.
+        timed = any(sum(s.step_seconds.values()) for s in self.statistics)
         return {
             "label": self.runner.label,
             "config": self.runner.config,
