@@ -69,6 +69,20 @@ BACKENDS: dict[str, Backend] = {
         requires=("onnxruntime",),
         install="pip install onnxruntime",
     ),
+    "cuda": Backend(
+        name="cuda",
+        summary="TensorRT engines on an NVIDIA GPU, decisions on the GPU",
+        factory="vvs.runtime.device.cuda_backend:open_cuda",
+        requires=("cuda.core", "cuda.bindings"),
+        install="pip install 'vvs-toolkit[cuda]'",
+    ),
+    "cuda-on-host": Backend(
+        name="cuda-on-host",
+        summary="for tests: what the backend cuda does, on a stand-in for a GPU; slow, and no measure of one",
+        factory="vvs.runtime.device.host_backend:open_cuda_on_host",
+        requires=("onnxruntime",),
+        install="pip install onnxruntime",
+    ),
 }
 """Backends by name, the default one first."""
 

@@ -40,10 +40,8 @@ class OnnxRuntimeEngine:
                 f"{bundle.path} is exported in bf16, which ONNX Runtime cannot run on a CPU; "
                 "export it with --precision fp32"
             )
-        if threads is not None:
-            check_integer("threads", threads, at_least=1)
         self._bundle = bundle
-        self._options = _options(threads or usable_cpus())
+        self._options = session_options(threads)
         self._graphs: dict[str, Graph] = {}
         self._opening = Lock()
         # The session closed last: most runs follow one of the same size and find their memory ready.
@@ -96,9 +94,12 @@ class OnnxRuntimeEngine:
             return self._graphs[name]
 
 
-def _options(threads: int) -> ort.SessionOptions:
+def session_options(threads: int | None) -> ort.SessionOptions:
+    """How graphs run: on so many threads each; None uses every CPU this process may run on."""
+    if threads is not None:
+        check_integer("threads", threads, at_least=1)
     options = ort.SessionOptions()
-    options.intra_op_num_threads = threads
+    options.intra_op_num_threads = threads or usable_cpus()
     options.log_severity_level = ONLY_ERRORS
     # Target and drafter take turns: threads of the one must not keep spinning while the other runs.
     options.add_session_config_entry("session.force_spinning_stop", "1")

@@ -39,6 +39,8 @@ class Span(StrEnum):
     """Commit calls of the session."""
     DECODE = "decode"
     """Turning tokens into an image; added by whoever does that."""
+    DEVICE = "device"
+    """Waiting for a device that decides for itself: it drafts, verifies and commits unseen."""
     HOST = "host"
     """Everything else in the loop: assembling inputs, policies, bookkeeping."""
 

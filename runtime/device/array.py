@@ -52,6 +52,11 @@ class DeviceArray:
         """First address behind it."""
         return self.address + self.nbytes
 
+    @property
+    def raw(self) -> "DeviceArray":
+        """Its bytes."""
+        return DeviceArray(self.address, (self.nbytes,), "uint8")
+
     def part(self, index: int) -> "DeviceArray":
         """Entry ``index`` of the first axis, over the same memory."""
         first, *rest = self.shape

@@ -13,13 +13,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vvs.errors import BackendError
-from vvs.runtime.cuda_driver import Driver
+from vvs.runtime.cuda_driver import Gpu
 from vvs.runtime.device.array import DeviceArray, host_dtype, host_view
 from vvs.runtime.device.calls import Call, Copy, Enqueue, Fill, Kernel, Launch
 from vvs.runtime.device.cuda_errors import INSTALL, require_driver, require_success, told
 from vvs.runtime.device.interface import Event, Graph, Pinned, Stream
 
 THREADS_PER_BLOCK = 256
+BLOCKS_PER_REQUEST = 32
+FIRST = 0
+"""The GPU that is used; the environment variable CUDA_VISIBLE_DEVICES says which one that is."""
 SCALARS: Mapping[str, Any] = {
     "int32": ctypes.c_int32,
     "int64": ctypes.c_int64,
@@ -61,21 +64,20 @@ class CudaDevice:
 
     Args:
         modules: compiled kernels: of each kernel's name the cubin that holds it.
-        ordinal: which GPU.
 
     Raises:
-        BackendError: packages are missing, or there is no driver, too old a one, or no such GPU.
+        BackendError: packages are missing, or there is no driver, too old a one, or no GPU.
 
     """
 
     threads_per_block = THREADS_PER_BLOCK
+    blocks_per_request = BLOCKS_PER_REQUEST
 
-    def __init__(self, modules: Mapping[str, bytes], ordinal: int = 0) -> None:
+    def __init__(self, modules: Mapping[str, bytes]) -> None:
         self._core, self._driver = load_packages()
-        gpu = checked_gpu(ordinal)
-        self.name = gpu.gpus[ordinal].name
+        self.name = checked_gpu().name
         with told(f"opening {self.name}"):
-            self._device: Any = self._core.Device(ordinal)
+            self._device: Any = self._core.Device(FIRST)
             self.use()
             self._kernels = self._load(modules)
         self._builders: dict[int, Any] = {}
@@ -203,21 +205,29 @@ class CudaDevice:
         with told("waiting for the GPU"):
             waited.sync()
 
-    def upload(self, target: DeviceArray, values: NDArray[Any]) -> None:
+    def upload(self, stream: Any, target: DeviceArray, values: NDArray[Any]) -> None:
         """Copy in and wait for it."""
         source = np.ascontiguousarray(values, host_dtype(target))
         if source.shape != target.shape:
             raise BackendError(f"values of shape {source.shape} were uploaded to an array {target.shape}")
         with told("copying to the GPU"):
-            self._device.sync()
-            require_success(self._driver.cuMemcpyHtoD(target.address, source.ctypes.data, target.nbytes))
+            require_success(
+                self._driver.cuMemcpyHtoDAsync(
+                    target.address, source.ctypes.data, target.nbytes, stream.handle
+                )
+            )
+            stream.sync()
 
-    def download(self, source: DeviceArray) -> NDArray[Any]:
-        """Wait for the GPU and copy out."""
+    def download(self, stream: Any, source: DeviceArray) -> NDArray[Any]:
+        """Copy out and wait for it."""
         values: NDArray[Any] = np.empty(source.shape, host_dtype(source))
         with told("copying from the GPU"):
-            self._device.sync()
-            require_success(self._driver.cuMemcpyDtoH(values.ctypes.data, source.address, source.nbytes))
+            require_success(
+                self._driver.cuMemcpyDtoHAsync(
+                    values.ctypes.data, source.address, source.nbytes, stream.handle
+                )
+            )
+            stream.sync()
         return values
 
     def close(self) -> None:
@@ -255,13 +265,10 @@ def load_packages() -> tuple[Any, Any]:
         ) from error
 
 
-def checked_gpu(ordinal: int) -> Driver:
-    """The driver, once it is new enough for the installed bindings and has the GPU asked for."""
+def checked_gpu() -> Gpu:
+    """The GPU that is used, once the driver is new enough for the installed bindings."""
     bindings = import_module("cuda.bindings")
-    driver = require_driver(int(str(bindings.__version__).split(".")[0]))
-    if ordinal >= len(driver.gpus):
-        raise BackendError(f"GPU {ordinal} was asked for, but this machine has {len(driver.gpus)}, from 0")
-    return driver
+    return require_driver(int(str(bindings.__version__).split(".")[0])).gpus[FIRST]
 
 
 def _arguments(kernel: Kernel, call: Launch) -> list[Any]:

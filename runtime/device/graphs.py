@@ -36,16 +36,23 @@ class ProgramRunner:
         device: what runs them.
         stream: where.
         state: what programs carry over from one to the next, all that a program both reads and writes.
-        backup: memory of the same size, for capturing; None launches everything plainly.
+        compared: the part of it that two runs of a program must agree on to the bit.
+        backup: memory of the state's size, for capturing; None launches everything plainly.
 
     """
 
     def __init__(
-        self, device: Device, stream: Stream, state: DeviceArray, backup: DeviceArray | None
+        self,
+        device: Device,
+        stream: Stream,
+        state: DeviceArray,
+        compared: DeviceArray,
+        backup: DeviceArray | None,
     ) -> None:
         self._device = device
         self._stream = stream
         self._state = state
+        self._compared = compared
         self._backup = backup
         self._captured: dict[Hashable, _Captured] = {}
         self._warned = False
@@ -84,13 +91,13 @@ class ProgramRunner:
         """Run a program for the first time: plainly, then again as a graph from the same state."""
         self._device.issue(self._stream, Copy(backup, self._state))
         self._launch(program)
-        expected = self._device.download(self._state)
+        expected = self._device.download(self._stream, self._compared)
         graph = None
         try:
             graph = self._capture(program)
             self._device.issue(self._stream, Copy(self._state, backup))
             self._device.replay(self._stream, graph)
-            if (self._device.download(self._state) != expected).any():
+            if (self._device.download(self._stream, self._compared) != expected).any():
                 raise _CaptureError("its first replay left other results behind than a plain launch")
         except DeviceFaultError:
             raise

@@ -121,6 +121,7 @@ class HostDevice:
 
     name = NAME
     threads_per_block = 1
+    blocks_per_request = 1
 
     def __init__(
         self,
@@ -142,7 +143,7 @@ class HostDevice:
 
     def free_bytes(self) -> int:
         """Of the bytes it was given."""
-        return self._memory - sum(array.nbytes for array, _ in self._held.values())
+        return self._memory - sum(array.nbytes for array, _ in list(self._held.values()))
 
     def allocate(self, nbytes: int) -> DeviceArray:
         """Zeroed memory."""
@@ -249,17 +250,17 @@ class HostDevice:
         self._run(queue, queue.issued)
         self.checks.host_waited(self.checks.clock_of(queue.number))
 
-    def upload(self, target: DeviceArray, values: NDArray[Any]) -> None:
-        """Copy in at once, after all queued work."""
+    def upload(self, stream: Stream, target: DeviceArray, values: NDArray[Any]) -> None:
+        """Copy in, after the stream's queued work."""
         self.called("upload")
-        self._run_all()
+        self.synchronise(stream)
         self.checks.host_access(target, writes=True)
         host_view(target)[...] = values
 
-    def download(self, source: DeviceArray) -> NDArray[Any]:
-        """Copy out at once, after all queued work."""
+    def download(self, stream: Stream, source: DeviceArray) -> NDArray[Any]:
+        """Copy out, after the stream's queued work."""
         self.called("download")
-        self._run_all()
+        self.synchronise(stream)
         self.checks.host_access(source, writes=False)
         return host_view(source).copy()
 
@@ -304,11 +305,6 @@ class HostDevice:
                 ctypes.memmove(call.target.address, call.source.address, call.target.nbytes)
             case Fill():
                 ctypes.memset(call.target.address, call.value, call.target.nbytes)
-
-    def _run_all(self) -> None:
-        for stream in self._streams:
-            self._run(stream, stream.issued)
-            self.checks.host_waited(self.checks.clock_of(stream.number))
 
     def _run(self, stream: HostStream, issued: int) -> None:
         """Run a stream's work until ``issued`` pieces are done. A fault loses the rest, as on a GPU."""

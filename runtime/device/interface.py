@@ -69,6 +69,11 @@ class Device(Protocol):
         """Threads that a block of our kernels is launched with."""
         ...
 
+    @property
+    def blocks_per_request(self) -> int:
+        """Blocks that share a request's work, in kernels that can divide it."""
+        ...
+
     def use(self) -> None:
         """Make it the calling thread's device; before anything else that a thread asks of it."""
         ...
@@ -133,12 +138,12 @@ class Device(Protocol):
         """Let the host wait for a stream or an event. Faults of queued work are raised here."""
         ...
 
-    def upload(self, target: DeviceArray, values: NDArray[Any]) -> None:
-        """Copy from ordinary host memory and wait for it: for setting up, never within a step."""
+    def upload(self, stream: Stream, target: DeviceArray, values: NDArray[Any]) -> None:
+        """Copy from ordinary host memory behind what is queued, and wait: for setting up, never in a step."""
         ...
 
-    def download(self, source: DeviceArray) -> NDArray[Any]:
-        """Wait for all queued work and copy to ordinary host memory: for setting up and for looking on."""
+    def download(self, stream: Stream, source: DeviceArray) -> NDArray[Any]:
+        """Copy to ordinary host memory behind what is queued, and wait: for setting up, never in a step."""
         ...
 
     def close(self) -> None:

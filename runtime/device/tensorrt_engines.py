@@ -14,6 +14,7 @@ from vvs.manifest import TARGET
 from vvs.runtime.bundle import Bundle
 from vvs.runtime.device.array import DeviceArray
 from vvs.runtime.device.calls import bound_operands
+from vvs.runtime.device.cuda import CudaDevice
 from vvs.runtime.engine_file import require_pair
 from vvs.runtime.tensorrt_loader import LoadedEngine, load_engine
 from vvs.runtime.tensorrt_package import load_tensorrt
@@ -41,16 +42,17 @@ class TensorRTEngines:
     Args:
         bundle: whose engines.
         backend: ``tensorrt`` or ``tensorrt-rtx``.
-        stream: handle of a stream on which a context may set itself up.
+        device: the GPU.
         verify: also compare the files' SHA-256.
 
     """
 
-    def __init__(self, bundle: Bundle, backend: str, stream: int, *, verify: bool = True) -> None:
+    def __init__(self, bundle: Bundle, backend: str, device: CudaDevice, *, verify: bool = True) -> None:
         self._bundle = bundle
         self._backend = backend
         self._api = load_tensorrt(backend).api
-        self._stream = stream
+        self._device = device
+        self._setup: Any = device.stream()
         self._verify = verify
         self._loaded: dict[str, LoadedEngine] = {}
         self._loading = Lock()
@@ -82,8 +84,9 @@ class TensorRTEngines:
         )
         if context is None:
             raise BackendError(f"the engine of {graph} gives no execution context; free some GPU memory")
-        if not context.set_optimization_profile_async(profile, self._stream):
+        if not context.set_optimization_profile_async(profile, int(self._setup.handle)):
             raise BackendError(f"the engine of {graph} refuses its profile {profile}")
+        self._device.synchronise(self._setup)
         for name, array in inputs.items():
             if not context.set_input_shape(name, array.shape):
                 raise BackendError(f"the engine of {graph} refuses {times(array.shape)} for its input {name}")

@@ -54,7 +54,7 @@ class Doubler:
 def ints(device: HostDevice, *values: int) -> DeviceArray:
     """Memory with these numbers in it, repeated up to N."""
     array = DeviceArray(device.allocate(4 * N).address, (N,), "int32")
-    device.upload(array, np.resize(np.array(values, np.int32), N))
+    device.upload(device.stream(), array, np.resize(np.array(values, np.int32), N))
     return array
 
 

@@ -25,13 +25,13 @@ class Fixture:
         self.counter, self.step = ints(device, 0), ints(device, 0)
         self.engine = Doubler(ints(device, 1), self.step)
         backup = ints(device, 0) if graphs else None
-        self.runner = ProgramRunner(device, self.stream, self.counter, backup)
+        self.runner = ProgramRunner(device, self.stream, self.counter, self.counter, backup)
         self.program: tuple[Call, ...] = (Enqueue(self.engine), add(self.counter, self.step))
 
     def run(self, times: int = 1) -> int:
         for _ in range(times):
             self.runner.run("count", self.program)
-        return int(self.device.download(self.counter)[0])
+        return int(self.device.download(self.stream, self.counter)[0])
 
 
 class Log(list[str]):
@@ -118,7 +118,7 @@ def test_what_cannot_be_captured_is_launched_plainly_with_one_warning(
         assert counting.run() == 2
         assert counting.run(3) == 8
         counting.runner.run("count differently", counting.program)
-    assert int(counting.device.download(counting.counter)[0]) == 10
+    assert int(counting.device.download(counting.stream, counting.counter)[0]) == 10
     assert len(caplog.records) == 1
     assert reason in caplog.text
     assert isinstance(counting.stream, HostStream)
@@ -138,7 +138,7 @@ def test_a_plan_is_told_before_it_is_allocated() -> None:
     arena = Arena(device, plan, "give fewer requests")
     assert arena["count"].shape == (3,)
     assert arena["values"].address >= arena["keys"].end
-    np.testing.assert_array_equal(device.download(arena["count"]), np.zeros(3))
+    np.testing.assert_array_equal(device.download(device.stream(), arena["count"]), np.zeros(3))
     with pytest.raises(
         BackendError, match=r"has 1\.0 MB free, but this run needs 8\.0 MB: .*; give fewer requests"
     ):

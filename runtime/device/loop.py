@@ -1,0 +1,271 @@
+"""DeviceLoop: the draft / skip / verify loop with its decisions on a device, written once for every device.
+
+The kernels decide, as :mod:`vvs.decoding` does on the host and token for token the same. The host queues the
+beats of a step and waits once in it, for the decision; what the step before came to is read with it. So a
+step is told when the next one has been decided, except near the end, where the host looks whether the image is
+complete.
+"""
+
+from collections.abc import Generator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from threading import Lock
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vvs.arrays import Float32Array, IntArray
+from vvs.codebook import Codebook
+from vvs.config import GenerationConfig
+from vvs.decoding import Generation, check_batch
+from vvs.engine import Conditioning
+from vvs.errors import BackendError, SettingsError
+from vvs.geometry import Geometry
+from vvs.runtime.bundle import Bundle
+from vvs.runtime.device.images import ImageDecoder
+from vvs.runtime.device.interface import Device, EngineSet
+from vvs.runtime.device.run_plan import RunShape
+from vvs.runtime.device.session import DeviceSession, Seen
+from vvs.runtime.kernels.state import Counter, Decision, Phase, encode_settings
+from vvs.statistics import Span, Statistics, StepKind, StepTimes, Stopwatch
+from vvs.uniforms import Uniforms
+
+KINDS = {Decision.VERIFY: StepKind.VERIFY, Decision.SKIP: StepKind.SKIP}
+
+
+@dataclass(frozen=True, eq=False)
+class DeviceStep:
+    """What one step of one request came to; answers :class:`vvs.step.StepNews`."""
+
+    request: int
+    kind: StepKind
+    accept: int
+    root: int
+    added: IntArray  # [n]
+
+
+@dataclass(frozen=True, eq=False)
+class DeviceNews:
+    """One step of a batch, or its prefill; answers :class:`vvs.step.BatchNews`."""
+
+    known: tuple[int, ...]
+    records: tuple[DeviceStep, ...]
+    times: StepTimes
+
+
+class DeviceLoop:
+    """Answers :class:`vvs.decoding.Loop`.
+
+    Args:
+        device: where decisions are taken.
+        engines: the bundle's engines on it.
+        bundle: what to run.
+        graphs: whether steps are captured once and replayed.
+
+    """
+
+    def __init__(self, device: Device, engines: EngineSet, bundle: Bundle, *, graphs: bool = True) -> None:
+        self._device = device
+        self._engines = engines
+        self._bundle = bundle
+        self._codebook: Codebook = bundle.codebook
+        self._graphs = graphs
+        self._keeping = Lock()
+        # The session closed last: most runs follow one of its shape and find its memory and graphs ready.
+        self._idle: DeviceSession | None = None
+        self._images: ImageDecoder | None = None
+
+    @property
+    def geometry(self) -> Geometry:
+        """Sizes of the models."""
+        return self._bundle.manifest.geometry
+
+    def run(
+        self,
+        conditioning: Conditioning,
+        configs: Sequence[GenerationConfig],
+        streams: Sequence[Uniforms],
+    ) -> Generator[DeviceNews, None, Generation]:
+        """Decode one image per request; see :meth:`vvs.decoding.Loop.run`.
+
+        Raises:
+            SettingsError: at once, if something does not fit, or no kernel knows a rule, policy or selector.
+
+        """
+        manifest = self._bundle.manifest
+        check_batch(manifest.trees, self._codebook, conditioning, configs, streams)
+        if len(configs) > manifest.max_requests:
+            raise SettingsError(
+                f"a batch of {len(configs)} requests was asked for, "
+                f"but this bundle takes 1..{manifest.max_requests}"
+            )
+        in_use = {config.tree for config in configs}
+        shape = RunShape(len(configs), tuple(name for name in manifest.trees if name in in_use))
+        encode_settings(configs, shape.trees)
+        return self._run(shape, conditioning, configs, streams)
+
+    def decode_image(self, tokens: IntArray) -> Float32Array:
+        """Turn complete token grids ``[R, grid * grid]`` into images ``[R, 3, H, W]`` in [-1, 1]."""
+        expected = self.geometry.image_tokens
+        if tokens.ndim != 2 or tokens.shape[1] != expected:
+            raise SettingsError(f"token grids have shape {tokens.shape}, but must be [R, {expected}]")
+        self._device.use()
+        with self._keeping:
+            if self._images is None:
+                self._images = ImageDecoder(self._device, self._engines, self._bundle.manifest)
+        return self._images.decode(tokens)
+
+    def close(self) -> None:
+        """Give the device's memory back; no run may be under way."""
+        with self._keeping:
+            idle, self._idle = self._idle, None
+            images, self._images = self._images, None
+        for each in (idle, images):
+            if each is not None:
+                each.close()
+        self._device.close()
+
+    def _run(
+        self,
+        shape: RunShape,
+        conditioning: Conditioning,
+        configs: Sequence[GenerationConfig],
+        streams: Sequence[Uniforms],
+    ) -> Generator[DeviceNews, None, Generation]:
+        self._device.use()
+        session = self._open(shape)
+        try:
+            run = _Run(session, self.geometry.image_tokens)
+            yield run.begin(conditioning, configs, streams)
+            while not run.complete:
+                self._device.use()  # the caller may have moved on to another thread
+                yield from run.step()
+            finished = run.finish()
+        except BaseException as error:
+            # Whatever the memory holds now: the next run starts on memory of its own.
+            self._give_up(session, keep=isinstance(error, GeneratorExit))
+            raise
+        self._keep(session)
+        return finished
+
+    def _open(self, shape: RunShape) -> DeviceSession:
+        with self._keeping:
+            idle, self._idle = self._idle, None
+        if idle is not None:
+            if idle.shape == shape:
+                return idle
+            idle.close()
+        return DeviceSession(
+            self._device, self._engines, self._bundle, self._codebook, shape, graphs=self._graphs
+        )
+
+    def _give_up(self, session: DeviceSession, *, keep: bool) -> None:
+        """End a session early: one that was only closed in mid-run may serve the next run."""
+        with suppress(BackendError):
+            if keep:
+                session.read()
+                self._keep(session)
+                return
+        with suppress(BackendError):
+            session.close()
+
+    def _keep(self, session: DeviceSession) -> None:
+        with self._keeping:
+            older, self._idle = self._idle, session
+        if older is not None:
+            older.close()
+
+
+class _Run:
+    """A batch under way on one session."""
+
+    def __init__(self, session: DeviceSession, image_tokens: int) -> None:
+        self._session = session
+        self._image_tokens = image_tokens
+        self._stopwatch = Stopwatch()
+        self._seen: Seen
+        self._decided: NDArray[Any] | None = None
+        """What the step under way is for every request, once it is queued."""
+
+    @property
+    def complete(self) -> bool:
+        """Whether all images are known."""
+        return bool((self._seen.column(Counter.PHASE) == Phase.COMPLETE).all())
+
+    def begin(
+        self, conditioning: Conditioning, configs: Sequence[GenerationConfig], streams: Sequence[Uniforms]
+    ) -> DeviceNews:
+        """Run the prompts."""
+        self._stopwatch.resume()
+        self.statistics = tuple(Statistics(self._image_tokens) for _ in configs)
+        with self._stopwatch.measure(Span.PREFILL):
+            self._seen = self._session.begin(conditioning, configs, streams)
+        times = self._lap()
+        for statistics in self.statistics:
+            statistics.count_prefill(times)
+        return DeviceNews(self._known(), (), times)
+
+    def step(self) -> Generator[DeviceNews, None, None]:
+        """Propose and decide, tell the step before, queue this one; near the end, tell this one too."""
+        self._stopwatch.resume()
+        with self._stopwatch.measure(Span.DEVICE):
+            before, self._seen = self._seen, self._session.propose()
+        news = self._news(before)
+        self._queue()
+        if news is not None:
+            yield news
+        if self._may_complete():
+            self._stopwatch.resume()
+            with self._stopwatch.measure(Span.DEVICE):
+                before, self._seen = self._seen, self._session.read()
+            news = self._news(before)
+            if news is not None:
+                yield news
+
+    def finish(self) -> Generation:
+        """The finished batch; surplus tokens of the last steps are dropped."""
+        tokens = self._seen.known[:, : self._image_tokens].astype(np.int64)
+        return Generation(tokens, self.statistics)
+
+    def _queue(self) -> None:
+        """Queue what was decided."""
+        self._decided = self._seen.column(Counter.DECISION)
+        if (self._decided == Decision.SKIP).any():
+            self._session.skip()
+        if (self._decided == Decision.VERIFY).any():
+            self._session.verify(chain=bool(self._seen.column(Counter.CHAIN).any()))
+
+    def _may_complete(self) -> bool:
+        """Whether this step may be the last: then it is worth waiting for, lest another tree be drafted."""
+        reach = self._seen.column(Counter.KNOWN) + self._seen.column(Counter.LONGEST)
+        active = self._seen.column(Counter.PHASE) != Phase.COMPLETE
+        return bool((reach[active] >= self._image_tokens).all())
+
+    def _news(self, before: Seen) -> DeviceNews | None:
+        """What the queued step came to; None before the first, and where it has been told."""
+        decided, self._decided = self._decided, None
+        if decided is None:
+            return None
+        times = self._lap()
+        records = tuple(
+            self._record(request, KINDS[Decision(int(decided[request]))], before)
+            for request in np.flatnonzero(decided != Decision.IDLE).tolist()
+        )
+        for record in records:
+            self.statistics[record.request].count_step(record.kind, record.accept, times)
+        return DeviceNews(self._known(), records, times)
+
+    def _record(self, request: int, kind: StepKind, before: Seen) -> DeviceStep:
+        known = self._seen.known[request]
+        was, now = (int(seen.counters[request, Counter.KNOWN]) for seen in (before, self._seen))
+        accept = int(self._seen.counters[request, Counter.TAKEN])
+        return DeviceStep(request, kind, accept, int(known[was - 1]), known[was:now].astype(np.int64))
+
+    def _known(self) -> tuple[int, ...]:
+        return tuple(np.minimum(self._seen.column(Counter.KNOWN), self._image_tokens).tolist())
+
+    def _lap(self) -> StepTimes:
+        """Times since the last lap. Engines run out of sight: waiting for the device is all there is."""
+        times = self._stopwatch.lap(0.0)
+        return replace(times, engines=times.spans[Span.DEVICE] + times.spans[Span.PREFILL])
