@@ -1,0 +1,7 @@
+// All kernels, one translation unit.
+#include "accept.cu"
+#include "begin.cu"
+#include "commit.cu"
+#include "deciding.cu"
+#include "drafting.cu"
+#include "target_inputs.cu"

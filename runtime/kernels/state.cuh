@@ -1,0 +1,55 @@
+// Columns of the state's arrays, as state.py has them; the compiler is given both and compares.
+#pragma once
+
+#ifndef __CUDACC__
+#include "host_shim.hpp"
+#endif
+
+constexpr int MAX_THREADS = 512;
+
+// One block per multiprocessor is enough: what is left of a register file is for not spilling.
+#define KERNEL extern "C" __global__ void __launch_bounds__(MAX_THREADS, 1)
+
+enum Counter {
+  PHASE,
+  STEPS,
+  EMITTED,
+  CHAIN,
+  TARGET_ROWS,
+  DRAFTER_ROWS,
+  KNOWN,
+  PENDING,
+  FEATURES,
+  CURSOR,
+  NODES,
+  PATHS,
+  LONGEST,
+  DECISION,
+  CHOSEN_PATH,
+  CHOSEN,
+  TAKEN,
+  KEPT,
+  DRAFTED,
+  FAULT,
+  COUNTERS
+};
+
+enum Phase { PREFILLED, VERIFIED, SKIPPED, COMPLETE };
+enum Decision { IDLE, VERIFY, SKIP };
+enum Fault { FAULT_NONE, FAULT_LOGITS, FAULT_UNIFORMS, FAULT_TREE };
+enum Choice { RULE, RULE_K, TOP_K, POLICY, INTERVAL, SELECTOR, TRUNCATE, TREE, CHOICES };
+enum Real { TEMPERATURE, TOP_P, BOUND, THRESHOLD, REALS };
+
+enum Rule { EXACT, LANTERN, LANTERN_PLUS_PLUS };
+enum Policy { NEVER, UNIFORM, DYNAMIC };
+enum Selector { RANDOM_PATH, SAMPLED_PATH, CONFIDENT_PATH };
+
+constexpr int MAX_NODES = 256;
+constexpr int MAX_PATH = 16;
+constexpr int NO_NODE = -1;
+constexpr int NO_TREE = -1;
+
+// Whether a request still takes part in steps.
+__device__ inline bool is_active(const int* counter) {
+  return counter[PHASE] != COMPLETE && counter[FAULT] == FAULT_NONE;
+}
