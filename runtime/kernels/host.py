@@ -9,9 +9,10 @@ import shutil
 import subprocess
 from functools import cache, cached_property
 from pathlib import Path
+from typing import Any
 
 from vvs.errors import BackendError
-from vvs.runtime.device.calls import Kernel
+from vvs.runtime.device.calls import Kernel, Parameter
 from vvs.runtime.kernels import cache as compiled
 from vvs.runtime.kernels.sources import checked_source, source
 from vvs.runtime.kernels.table import KERNELS
@@ -21,7 +22,7 @@ OPTIONS = ("-std=c++17", "-O2", "-ffp-contract=off", "-fno-strict-aliasing")
 LIBRARY_OPTIONS = ("-shared", "-fPIC", "-fvisibility=hidden")
 LAUNCH = 'extern "C" __attribute__((visibility("default"))) int vvs_host_launch('
 
-_SCALARS = {
+_SCALARS: dict[str, Any] = {
     "int32": ctypes.c_int32,
     "int64": ctypes.c_int64,
     "float32": ctypes.c_float,
@@ -57,13 +58,20 @@ class HostKernels:
     ) -> None:
         """Run a kernel to its end, whatever ``block`` with one thread per block; pointers are addresses."""
         values = [
-            ctypes.c_void_p(int(argument)) if parameter.pointer else _SCALARS[parameter.dtype](argument)
+            scalar(parameter, argument)
             for parameter, argument in zip(kernel.parameters, arguments, strict=True)
         ]
-        pointers = (ctypes.c_void_p * len(values))(*map(ctypes.addressof, values))
+        pointers = (ctypes.c_void_p * len(values))(*[ctypes.addressof(value) for value in values])
         name = kernel.name.encode()
         if not self._library.vvs_host_launch(name, pointers, ctypes.c_uint(grid[0]), ctypes.c_uint(grid[1])):
             raise BackendError(f"there is no kernel {kernel.name}")
+
+
+def scalar(parameter: Parameter, argument: int | float) -> Any:
+    """An argument as C has it, its own kind of ctypes object."""
+    if parameter.pointer:
+        return ctypes.c_void_p(int(argument))
+    return _SCALARS[parameter.dtype](argument)
 
 
 def built(text: str, suffix: str, options: tuple[str, ...], defines: tuple[str, ...] = ()) -> Path:

@@ -1,0 +1,108 @@
+"""Running the kernels on the host with real threads and barriers, where ThreadSanitizer sees their races.
+
+An executable of its own, since a sanitizer wants to be there from the start of its process. Slow; for tests.
+"""
+
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vvs.errors import BackendError
+from vvs.runtime.device.calls import Kernel
+from vvs.runtime.kernels.host import built, launchers, scalar
+from vvs.runtime.kernels.sources import checked_source, source
+
+OPTIONS = ("-DVVS_HOST_THREADS", "-pthread", "-g")
+SANITIZER = "-fsanitize=thread"
+RACE = "WARNING: ThreadSanitizer: data race"
+TIMEOUT_S = 300
+
+
+class ThreadedLaunch(NamedTuple):
+    """One launch with real threads; arrays are written in place once all launches have run."""
+
+    kernel: Kernel
+    grid: tuple[int, int]
+    threads: int
+    arguments: tuple[NDArray[Any] | int | float, ...]
+
+
+class ThreadedRun(NamedTuple):
+    """What running launches came to."""
+
+    races: int
+    """Data races that ThreadSanitizer reported."""
+    report: str
+
+
+def run_threaded(
+    launches: Sequence[ThreadedLaunch], *, sanitize: bool = True, defines: tuple[str, ...] = ()
+) -> ThreadedRun:
+    """Run launches in order, each block with real threads.
+
+    Each launch works on copies of its arrays, as they were when this was called; what it makes of them is
+    copied back, those of later launches over those of earlier ones.
+
+    Args:
+        launches: what to run.
+        sanitize: watch for races with ThreadSanitizer.
+        defines: macros to compile with.
+
+    Raises:
+        BackendError: there is no C++ compiler, or the run fails for another reason than races.
+
+    """
+    text = f"{checked_source()}\n{launchers()}\n{source('host_threads.cpp')}\n"
+    options = (*OPTIONS, SANITIZER) if sanitize else OPTIONS
+    program = built(text, "", options, defines)
+    with tempfile.TemporaryDirectory() as folder:
+        tape, results = Path(folder) / "tape", Path(folder) / "results"
+        tape.write_bytes(b"".join(map(_record, launches)))
+        done = subprocess.run(  # noqa: S603 - our own program
+            [str(program), str(tape), str(results)],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=TIMEOUT_S,
+            env={"TSAN_OPTIONS": "exitcode=0"},
+        )
+        if done.returncode:
+            raise BackendError(
+                f"the kernels failed on real threads ({done.returncode}): {done.stderr[:2000]}"
+            )
+        _copy_back(launches, results.read_bytes())
+    return ThreadedRun(done.stderr.count(RACE), done.stderr)
+
+
+def _record(launch: ThreadedLaunch) -> bytes:
+    name = launch.kernel.name.encode()
+    numbers = (*launch.grid, launch.threads, len(launch.arguments))
+    parts = [_number(len(name)), name, *map(_number, numbers)]
+    for parameter, argument in zip(launch.kernel.parameters, launch.arguments, strict=True):
+        if isinstance(argument, np.ndarray):
+            content = argument.tobytes()
+        else:
+            content = bytes(scalar(parameter, argument))
+        parts += [_number(len(content)), content, _number(int(parameter.pointer))]
+    return b"".join(parts)
+
+
+def _number(value: int) -> bytes:
+    return value.to_bytes(8, "little")
+
+
+def _copy_back(launches: Sequence[ThreadedLaunch], results: bytes) -> None:
+    at = 0
+    for launch in launches:
+        for parameter, argument in zip(launch.kernel.parameters, launch.arguments, strict=True):
+            if not isinstance(argument, np.ndarray):
+                continue
+            if parameter.writes:
+                values = np.frombuffer(results, argument.dtype, argument.size, at)
+                argument[...] = values.reshape(argument.shape)
+            at += argument.nbytes
