@@ -6,10 +6,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from vvs.cli.recipes import find_recipe
 from vvs.errors import SettingsError
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+    from vvs.runtime.bundle import Bundle
 
 REGRESSED = 1
 
@@ -43,6 +46,17 @@ def bench(
         Path | None,
         typer.Option(help="The bundle's recipe: measure eager PyTorch loops over its weights too."),
     ] = None,
+    plan: Annotated[
+        str | None,
+        typer.Option(help="Measure nothing; compute the floor of a recipe's steps on --device."),
+    ] = None,
+    device: Annotated[str, typer.Option(help="Data sheet of --plan: h200, a100, l40s or rtx4090.")] = "h200",
+    floor: Annotated[
+        bool,
+        typer.Option(
+            "--floor/--no-floor", help="Probe this machine, and say how far above its floor steps are."
+        ),
+    ] = True,
     backend: Annotated[str, typer.Option(help="Backend that runs the graphs.")] = "onnxruntime",
     threads: Annotated[int | None, typer.Option(min=1, help="Threads of a graph [every CPU].")] = None,
 ) -> None:
@@ -55,6 +69,9 @@ def bench(
     console = Console()
     if compare is not None:
         _compare(*compare, console)
+        return
+    if plan is not None:
+        _plan(plan, device, console)
         return
     if bundle is None:
         raise SettingsError("say which bundle to measure, such as `vvs bench engines/demo`")
@@ -93,7 +110,8 @@ def bench(
             settings,
             lambda size, share: progress.update(tasks[size], completed=share),
         )
-    write_report(report, out)
+    floors = _floor(pipeline.bundle, backend, threads, chosen, console) if floor else None
+    write_report(report | {"floor": floors}, out)
     where = report["environment"]
     print_table(rows(report), f"{bundle.name} on {where['processor']}, {where['threads']} threads", console)
     for sentence in verdicts(report):
@@ -102,6 +120,50 @@ def bench(
     console.print(f"report: {out / 'bench.json'}  {out / 'bench.md'}", soft_wrap=True)
     if drawn:
         console.print(f"plots: {'  '.join(map(str, drawn))}", soft_wrap=True)
+
+
+def _plan(recipe: str, device: str, console: "Console") -> None:
+    from vvs.benchmarks.devices import data_sheet
+    from vvs.benchmarks.floor import plan_lines, recipe_model
+    from vvs.benchmarks.report import print_table
+    from vvs.benchmarks.roofline import floor_rows, step_costs
+
+    sheet, path = data_sheet(device), find_recipe(recipe)
+    model = recipe_model(path)
+    for tree in model.trees:
+        title = f"{path.stem} in {model.precision}, tree {tree}, one request, on {sheet.name} (computed)"
+        print_table(floor_rows(step_costs(model, tree), sheet, model.precision), title, console)
+        for line in plan_lines(model, sheet, tree):
+            console.print(line, soft_wrap=True)
+
+
+def _floor(
+    bundle: "Bundle", backend: str, threads: int | None, prompts: list[str], console: "Console"
+) -> dict[str, Any] | None:
+    """Print how far the default tree's steps are above this machine's floor; None if that cannot be told."""
+    from vvs.benchmarks.devices import probe
+    from vvs.benchmarks.environment import environment
+    from vvs.benchmarks.floor import floor_data, measured_floor
+    from vvs.benchmarks.report import print_table
+    from vvs.benchmarks.roofline import floor_rows
+    from vvs.runtime.backends import open_engine
+
+    machine = probe(str(environment()["processor"]))
+    precision = bundle.manifest.precision
+    if precision not in machine.rates:
+        console.print(f"no floor: the probe measures fp32 products, and the bundle is in {precision}")
+        return None
+    options = {} if threads is None else {"threads": threads}
+    _, costs, seconds = measured_floor(bundle, open_engine(bundle, backend, options), prompts[0])
+    title = f"Steps of one request, tree {bundle.manifest.default_tree}, above the floor of {machine.name}"
+    print_table(floor_rows(costs, machine, precision, seconds), title, console)
+    console.print(
+        f"{machine.name}: {machine.bandwidth / 1e9:.1f} GB/s, "
+        f"{machine.rate(precision) / 1e9:.0f} GFLOP/s {precision} ({machine.source})",
+        soft_wrap=True,
+    )
+    data: dict[str, Any] = floor_data(costs, machine, precision, seconds)
+    return data
 
 
 def _read_score(path: Path | None) -> dict[str, Any] | None:

@@ -141,7 +141,7 @@ def test_peaks_are_those_since_they_were_forgotten() -> None:
 
 def test_the_command_reports_plots_and_compares(vvs: Vvs, tiny_bundle: Path, tmp_path: Path) -> None:
     out = tmp_path / "bench"
-    short = ("--iterations", 2, "--duration", 0, "--warm-up", 0, "--threads", 1)
+    short = ("--iterations", 2, "--duration", 0, "--warm-up", 0, "--threads", 1, "--no-floor")
     modes = ("--run", "ar", "--run", "vvs policy=uniform:2", "--batch", 1, "--batch", 2)
     result = vvs("bench", tiny_bundle, *modes, *short, "-o", out)
     assert result.exit_code == 0, result.output
@@ -175,7 +175,7 @@ def test_quality_is_plotted_against_speed_where_settings_were_scored(
     pipeline = Pipeline.from_bundle(tiny_bundle)
     score = {"contenders": {"x": {"config": pipeline.configure("ar").describe(), "score": 0.6}}}
     (tmp_path / "score.json").write_text(json.dumps(score))
-    short = ("--iterations", 1, "--duration", 0, "--warm-up", 0, "--run", "ar", "--threads", 1)
+    short = ("--iterations", 1, "--duration", 0, "--warm-up", 0, "--run", "ar", "--threads", 1, "--no-floor")
     result = vvs("bench", tiny_bundle, *short, "-o", tmp_path / "o", "--score", tmp_path / "score.json")
     assert result.exit_code == 0, result.output
     assert (tmp_path / "o" / "quality.png").is_file()
