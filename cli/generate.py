@@ -63,6 +63,10 @@ def generate(
     json_to: Annotated[
         str | None, typer.Option("--json", help="Write statistics to this file; - is standard output.")
     ] = None,
+    trace: Annotated[
+        Path | None, typer.Option(help="Write a trace for Perfetto or chrome://tracing to this file.")
+    ] = None,
+    nvtx: Annotated[bool, typer.Option("--nvtx", help="Mark every phase for Nsight Systems.")] = False,
     backend: Annotated[
         str, typer.Option(help="What runs the graphs; `vvs doctor` lists them.")
     ] = "onnxruntime",
@@ -87,6 +91,7 @@ def generate(
     }
     from vvs.runtime.pipeline import Pipeline
     from vvs.runtime.settings import default_mode
+    from vvs.runtime.tracing import traced
 
     options = {} if threads is None else {"threads": threads}
     pipeline = Pipeline.from_bundle(bundle, backend, verify=verify, **options)
@@ -105,8 +110,9 @@ def generate(
     ]
     album = _Album(out, pipeline, overwrite=overwrite)
     album.prepare(runs, sheet=contact_sheet)
-    for run in runs:
-        _draw(pipeline, run, batch, album, quiet=quiet or json_to == "-")
+    with traced(trace, nvtx=nvtx):
+        for run in runs:
+            _draw(pipeline, run, batch, album, quiet=quiet or json_to == "-")
     if contact_sheet:
         album.write_sheet(wanted, modes, count)
     if json_to is not None:

@@ -10,7 +10,6 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from time import perf_counter
 from typing import Any, Protocol
 
 import numpy as np
@@ -27,7 +26,7 @@ from vvs.runtime.board import Board
 from vvs.runtime.bundle import Bundle
 from vvs.runtime.prompts import Prompt, encode
 from vvs.runtime.settings import resolve
-from vvs.statistics import Span, Statistics, StepKind
+from vvs.statistics import Span, Statistics, StepKind, Stopwatch
 from vvs.step import BatchNews
 from vvs.uniforms import UniformStream
 
@@ -291,9 +290,10 @@ class Pipeline:
         """Turn a batch's tokens into pictures, one by one: what they are batched with changes nothing."""
         images = []
         for job, tokens, statistics in zip(jobs, decoded.tokens, decoded.statistics, strict=True):
-            start = perf_counter()
-            pixels = self.paint(tokens)
-            statistics.seconds[Span.DECODE] += perf_counter() - start
+            watch = Stopwatch()
+            with watch.measure(Span.DECODE):
+                pixels = self.paint(tokens)
+            statistics.seconds[Span.DECODE] += watch.seconds(Span.DECODE)
             images.append(
                 GeneratedImage(job.index, job.prompt, job.seed, job.config, tokens, pixels, statistics)
             )

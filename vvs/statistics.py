@@ -16,6 +16,8 @@ from enum import StrEnum
 from time import perf_counter
 from typing import Any
 
+from vvs.observing import SpanObserver, current_observer
+
 
 class StepKind(StrEnum):
     """Whether a step ran the target."""
@@ -64,17 +66,23 @@ class StepTimes:
 class _Measured:
     """Adds the time inside a ``with`` block to one span. A class: a generator costs several times more."""
 
-    __slots__ = ("_span", "_spans", "_start")
+    __slots__ = ("_observer", "_span", "_spans", "_start")
 
-    def __init__(self, spans: dict[Span, float], span: Span) -> None:
+    def __init__(self, spans: dict[Span, float], span: Span, observer: SpanObserver | None) -> None:
         self._spans = spans
         self._span = span
+        self._observer = observer
 
     def __enter__(self) -> None:
+        if self._observer is not None:
+            self._observer.enter(self._span)
         self._start = perf_counter()
 
     def __exit__(self, *raised: object) -> None:
-        self._spans[self._span] += perf_counter() - self._start
+        end = perf_counter()
+        self._spans[self._span] += end - self._start
+        if self._observer is not None:
+            self._observer.leave(self._span, self._start, end)
 
 
 class Stopwatch:
@@ -84,10 +92,15 @@ class Stopwatch:
         self._spans = dict.fromkeys(Span, 0.0)
         self._started = perf_counter()
         self._engines = 0.0
+        self._observer = current_observer()
 
     def measure(self, span: Span) -> AbstractContextManager[None]:
         """Add the time inside the ``with`` block to ``span``."""
-        return _Measured(self._spans, span)
+        return _Measured(self._spans, span, self._observer)
+
+    def seconds(self, span: Span) -> float:
+        """Seconds measured in a span since the last lap."""
+        return self._spans[span]
 
     def resume(self) -> None:
         """Start the step's clock again, leaving out the time since the last lap (the caller had control)."""

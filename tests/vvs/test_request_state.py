@@ -103,6 +103,7 @@ def test_statistics_count_each_kind_of_step_apart() -> None:
             "accept": 0,
             "commit": 0,
             "decode": 0.125,
+            "device": 0,
             "host": 1.0,
         },
         "step_seconds": {"verify": 2.0, "skip": 0.5},
