@@ -29,9 +29,7 @@ void launch(void (*kernel)(Parameters...), void* const* arguments, Index grid, u
   for (unsigned int y = 0; y < grid.y; ++y) {
     for (unsigned int x = 0; x < grid.x; ++x) {
 #ifdef VVS_HOST_THREADS
-      pthread_barrier_t barrier;
-      pthread_barrier_init(&barrier, nullptr, threads);
-      block_barrier = &barrier;
+      for (pthread_barrier_t& barrier : block_barriers) pthread_barrier_init(&barrier, nullptr, threads);
       std::vector<std::thread> running;
       for (unsigned int thread = 0; thread < threads; ++thread) {
         running.emplace_back([=] {
@@ -40,7 +38,7 @@ void launch(void (*kernel)(Parameters...), void* const* arguments, Index grid, u
         });
       }
       for (std::thread& one : running) one.join();
-      pthread_barrier_destroy(&barrier);
+      for (pthread_barrier_t& barrier : block_barriers) pthread_barrier_destroy(&barrier);
 #else
       enter({x, y, 0}, grid, 0, threads);
       call(kernel, arguments, places);

@@ -27,8 +27,11 @@ inline thread_local Index gridDim{1, 1, 1};
 #ifdef VVS_HOST_THREADS
 #include <pthread.h>
 #define __shared__ static
-inline pthread_barrier_t* block_barrier = nullptr;
-inline void __syncthreads() { pthread_barrier_wait(block_barrier); }
+// Two barriers in turn: with one, a thread that is late to leave it would be taken for ordered after what faster
+// threads did before they came to it again, and ThreadSanitizer would miss a race.
+inline pthread_barrier_t block_barriers[2];
+inline thread_local unsigned int barriers_passed = 0;
+inline void __syncthreads() { pthread_barrier_wait(&block_barriers[barriers_passed++ % 2]); }
 #else
 // Several callers may run kernels at once, each on a thread of its own.
 #define __shared__ static thread_local

@@ -17,7 +17,7 @@ from vvs.runtime.device.calls import Kernel
 from vvs.runtime.kernels.host import built, launchers, scalar
 from vvs.runtime.kernels.sources import checked_source, source
 
-OPTIONS = ("-DVVS_HOST_THREADS", "-pthread", "-g")
+OPTIONS = ("-DVVS_HOST_THREADS", "-pthread", "-O1", "-g1")
 SANITIZER = "-fsanitize=thread"
 RACE = "WARNING: ThreadSanitizer: data race"
 TIMEOUT_S = 300
