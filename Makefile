@@ -14,7 +14,7 @@ INSTALLED := .venv/.installed
 ROOMS := vvs export runtime benchmarks cli tests
 
 .DEFAULT_GOAL := help
-.PHONY: help install engines demo test lint types check train score replay clean
+.PHONY: help install engines demo test lint types check train score bench replay clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -56,6 +56,10 @@ train: install ## Train the demo model from Fashion-MNIST; goes on where it stop
 
 score: engines ## Score AR and every mode of the demo model: what speed costs in quality
 	$(BIN)/python -m vvs.benchmarks.score engines/demo --out out/score
+
+bench: MODEL = demo
+bench: engines ## Measure every mode and eager PyTorch side by side, into benchmarks/results/
+	$(BIN)/vvs bench engines/demo --baselines engines/demo.toml --score benchmarks/results/score/score.json --out benchmarks/results/bench
 
 replay: install ## Replay recorded runs of the published implementation in DIR
 	$(BIN)/python -m vvs.benchmarks.replay $(DIR)
