@@ -9,7 +9,6 @@ from vvs.runtime.device.loop import DeviceLoop
 from vvs.runtime.device.tensorrt_engines import TensorRTEngines
 from vvs.runtime.engine_file import build_command, built_engines, engine_file, read_record
 from vvs.runtime.kernels.nvrtc import compile_cubin
-from vvs.runtime.kernels.table import KERNELS
 from vvs.runtime.tensorrt_package import BACKENDS, load_tensorrt
 
 
@@ -38,11 +37,10 @@ def open_cuda(
     arch = checked_gpu().arch
     flavour = tensorrt or built_with(bundle, arch)
     load_tensorrt(flavour)
-    cubin = compile_cubin(arch)
-    device = CudaDevice({kernel.name: cubin.code for kernel in KERNELS})
+    device = CudaDevice(compile_cubin(arch).modules)
     try:
         engines = TensorRTEngines(bundle, flavour, device, verify=verify)
-        return DeviceLoop(device, engines, bundle, graphs=cuda_graphs)
+        return DeviceLoop(device, engines, bundle, bundle.codebook, graphs=cuda_graphs)
     except BaseException:
         device.close()
         raise

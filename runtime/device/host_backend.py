@@ -41,4 +41,5 @@ def open_cuda_on_host(
     check_flag("cuda_graphs", cuda_graphs)
     check_flag("check", check)
     device = HostDevice(HostKernels(), check=check, memory=memory, hook=hook)
-    return DeviceLoop(device, HostEngines(bundle, session_options(threads)), bundle, graphs=cuda_graphs)
+    engines = HostEngines(bundle, session_options(threads))
+    return DeviceLoop(device, engines, bundle, bundle.codebook, graphs=cuda_graphs)

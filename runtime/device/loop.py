@@ -2,8 +2,8 @@
 
 The kernels decide, as :mod:`vvs.decoding` does on the host and token for token the same. The host queues the
 beats of a step and waits once in it, for the decision; what the step before came to is read with it. So a
-step is told when the next one has been decided, except near the end, where the host looks whether the image is
-complete.
+step is told when the next one has been decided, except near the end, where the host looks whether the image
+is complete.
 """
 
 from collections.abc import Generator, Sequence
@@ -61,15 +61,24 @@ class DeviceLoop:
         device: where decisions are taken.
         engines: the bundle's engines on it.
         bundle: what to run.
+        codebook: of the bundle's image tokenizer.
         graphs: whether steps are captured once and replayed.
 
     """
 
-    def __init__(self, device: Device, engines: EngineSet, bundle: Bundle, *, graphs: bool = True) -> None:
+    def __init__(
+        self,
+        device: Device,
+        engines: EngineSet,
+        bundle: Bundle,
+        codebook: Codebook,
+        *,
+        graphs: bool = True,
+    ) -> None:
         self._device = device
         self._engines = engines
         self._bundle = bundle
-        self._codebook: Codebook = bundle.codebook
+        self._codebook = codebook
         self._graphs = graphs
         self._keeping = Lock()
         # The session closed last: most runs follow one of its shape and find its memory and graphs ready.
