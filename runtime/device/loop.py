@@ -125,14 +125,18 @@ class DeviceLoop:
                 self._images = ImageDecoder(self._device, self._engines, self._bundle.manifest)
         return self._images.decode(tokens)
 
-    def close(self) -> None:
-        """Give the device's memory back; no run may be under way."""
+    def release(self) -> None:
+        """Give back the memory that is kept for the next run, which will take and capture everything anew."""
         with self._keeping:
             idle, self._idle = self._idle, None
-            images, self._images = self._images, None
-        for each in (idle, images):
-            if each is not None:
-                each.close()
+        if idle is not None:
+            idle.close()
+
+    def close(self) -> None:
+        """Give the device back; no run may be under way."""
+        self.release()
+        if self._images is not None:
+            self._images.close()
         self._device.close()
 
     def _run(

@@ -1,4 +1,4 @@
-"""The device-resident loop against the host's: the same tokens, steps and counts in every mode and mixture."""
+"""The device-resident loop against the host: the same tokens, steps and counts in every mode and mixture."""
 
 from __future__ import annotations
 
