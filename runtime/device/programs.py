@@ -148,7 +148,7 @@ class Programs:
     def _draft(self, number: int, tree: str, *, first: bool) -> Iterator[Call]:
         """One tree's drafting: inputs, engine, KV rows, tree. The first one takes the prompt's features."""
         arrays, plan, graph = self._arrays, self._plan, draft_tree_graph(tree)
-        A = plan.geometry.prompt_length if first else plan.sizes.draft_capacity
+        A = plan.geometry.prompt_length if first else plan.trees[tree].longest_path
         N = plan.trees[tree].nodes
         R = plan.shape.requests
         features = self._rows("features" if first else "draft_features", A)

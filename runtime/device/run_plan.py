@@ -80,8 +80,12 @@ class RunPlan:
         return next(each.dtype for each in (*spec.inputs, *spec.outputs) if each.name == tensor)
 
     def verify_rows(self, *, chain: bool) -> int:
-        """T of a verify: the tree, behind a padded chain if any request has one."""
-        return self.sizes.nodes + (self.sizes.chain_capacity if chain else 0)
+        """T of a verify: the tree, behind a padded chain if any request has one; 1 without a tree.
+
+        The engines have a profile for each tree alone, so chains are padded tree by tree, not to the longest.
+        """
+        chains = {name: tree.longest_path - 1 if chain else 0 for name, tree in self.trees.items()}
+        return max((tree.nodes + chains[name] for name, tree in self.trees.items()), default=1)
 
     @cached_property
     def target_rows(self) -> int:
