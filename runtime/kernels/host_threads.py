@@ -20,7 +20,7 @@ from vvs.runtime.kernels.sources import checked_source, source
 OPTIONS = ("-DVVS_HOST_THREADS", "-pthread", "-O1", "-g1")
 SANITIZER = "-fsanitize=thread"
 RACE = "WARNING: ThreadSanitizer: data race"
-TIMEOUT_S = 300
+TIMEOUT_S = 120
 
 
 class ThreadedLaunch(NamedTuple):
@@ -41,7 +41,11 @@ class ThreadedRun(NamedTuple):
 
 
 def run_threaded(
-    launches: Sequence[ThreadedLaunch], *, sanitize: bool = True, defines: tuple[str, ...] = ()
+    launches: Sequence[ThreadedLaunch],
+    *,
+    sanitize: bool = True,
+    defines: tuple[str, ...] = (),
+    timeout_s: float = TIMEOUT_S,
 ) -> ThreadedRun:
     """Run launches in order, each block with real threads.
 
@@ -52,9 +56,10 @@ def run_threaded(
         launches: what to run.
         sanitize: watch for races with ThreadSanitizer.
         defines: macros to compile with.
+        timeout_s: when to give up.
 
     Raises:
-        BackendError: there is no C++ compiler, or the run fails for another reason than races.
+        BackendError: there is no C++ compiler, or the run crashes or does not end.
 
     """
     text = f"{checked_source()}\n{launchers()}\n{source('host_threads.cpp')}\n"
@@ -63,20 +68,29 @@ def run_threaded(
     with tempfile.TemporaryDirectory() as folder:
         tape, results = Path(folder) / "tape", Path(folder) / "results"
         tape.write_bytes(b"".join(map(_record, launches)))
+        report = _run([str(program), str(tape), str(results)], timeout_s)
+        _copy_back(launches, results.read_bytes(), report)
+    return ThreadedRun(report.count(RACE), report)
+
+
+def _run(command: list[str], timeout_s: float) -> str:
+    try:
         done = subprocess.run(  # noqa: S603 - our own program
-            [str(program), str(tape), str(results)],
+            command,
             capture_output=True,
             text=True,
             check=False,
-            timeout=TIMEOUT_S,
+            timeout=timeout_s,
             env={"TSAN_OPTIONS": "exitcode=0"},
         )
-        if done.returncode:
-            raise BackendError(
-                f"the kernels failed on real threads ({done.returncode}): {done.stderr[:2000]}"
-            )
-        _copy_back(launches, results.read_bytes())
-    return ThreadedRun(done.stderr.count(RACE), done.stderr)
+    except subprocess.TimeoutExpired as error:
+        raise BackendError(
+            f"the kernels did not end on real threads within {timeout_s:g} s: some threads wait at a barrier "
+            "that others do not come to"
+        ) from error
+    if done.returncode:
+        raise BackendError(f"the kernels failed on real threads ({done.returncode}): {done.stderr[:2000]}")
+    return done.stderr
 
 
 def _record(launch: ThreadedLaunch) -> bytes:
@@ -96,7 +110,11 @@ def _number(value: int) -> bytes:
     return value.to_bytes(8, "little")
 
 
-def _copy_back(launches: Sequence[ThreadedLaunch], results: bytes) -> None:
+def _copy_back(launches: Sequence[ThreadedLaunch], results: bytes, report: str) -> None:
+    arrays = [argument for launch in launches for argument in launch.arguments]
+    expected = sum(array.nbytes for array in arrays if isinstance(array, np.ndarray))
+    if len(results) != expected:  # the sanitizer ends a program that crashes without a failing exit status
+        raise BackendError(f"the kernels crashed on real threads: {report[:2000]}")
     at = 0
     for launch in launches:
         for parameter, argument in zip(launch.kernel.parameters, launch.arguments, strict=True):
