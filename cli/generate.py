@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from vvs.cli.output import write_json
+from vvs.cli.output import show_log, write_json
 from vvs.errors import PromptError, SettingsError
 
 if TYPE_CHECKING:
@@ -71,6 +71,9 @@ def generate(
         str, typer.Option(help="What runs the graphs; `vvs doctor` lists them.")
     ] = "onnxruntime",
     threads: Annotated[int | None, typer.Option(help="Threads of the CPU backend.")] = None,
+    cuda_graphs: Annotated[
+        bool, typer.Option("--cuda-graphs/--no-cuda-graphs", help="Replay steps on a GPU as captured graphs.")
+    ] = True,
     verify: Annotated[bool, typer.Option(help="Check the hash of every file of the bundle first.")] = True,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace pictures that are there.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress, no summary.")] = False,
@@ -93,7 +96,11 @@ def generate(
     from vvs.runtime.settings import default_mode
     from vvs.runtime.tracing import traced
 
-    options = {} if threads is None else {"threads": threads}
+    options: dict[str, Any] = {} if threads is None else {"threads": threads}
+    if not cuda_graphs:
+        options["cuda_graphs"] = False
+    if not quiet:
+        show_log("vvs.device")
     pipeline = Pipeline.from_bundle(bundle, backend, verify=verify, **options)
     random_parts = pipeline.bundle.manifest.random_parts
     if random_parts and not quiet:

@@ -1,6 +1,7 @@
-"""Output: JSON to a file or stdout, and the tables of ``inspect`` and ``doctor``."""
+"""Output: JSON to a file or stdout, the tables of ``inspect`` and ``doctor``, and logs on standard error."""
 
 import json
+import logging
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -42,3 +43,18 @@ def _escape(value: object) -> str:
     from rich.markup import escape
 
     return escape(str(value))
+
+
+class _Echo(logging.Handler):
+    """Shows messages on whatever standard error is at the time."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        sys.stderr.write(f"{self.format(record)}\n")
+
+
+def show_log(name: str) -> None:
+    """Show on standard error what a logger has to say; a second call changes nothing."""
+    logger = logging.getLogger(name)
+    logger.setLevel(logging.INFO)
+    if not any(isinstance(handler, _Echo) for handler in logger.handlers):
+        logger.addHandler(_Echo())

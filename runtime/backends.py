@@ -13,7 +13,7 @@ from typing import Any, Protocol, cast
 
 from vvs.decoding import Decoder, Loop
 from vvs.engine import Engine
-from vvs.errors import BackendError
+from vvs.errors import BackendError, SettingsError
 from vvs.runtime.bundle import Bundle
 
 DEFAULT_BACKEND = "onnxruntime"
@@ -39,6 +39,8 @@ class Backend:
     """Packages it imports that the runtime alone does not bring."""
     install: str
     """What to run when one of them is missing."""
+    options: tuple[str, ...] | None = None
+    """Names of the options it takes; None leaves that to the factory."""
 
     @property
     def missing(self) -> tuple[str, ...]:
@@ -68,6 +70,7 @@ BACKENDS: dict[str, Backend] = {
         factory="vvs.runtime.onnxruntime_engine:OnnxRuntimeEngine",
         requires=("onnxruntime",),
         install="pip install onnxruntime",
+        options=("threads",),
     ),
     "cuda": Backend(
         name="cuda",
@@ -75,6 +78,7 @@ BACKENDS: dict[str, Backend] = {
         factory="vvs.runtime.device.cuda_backend:open_cuda",
         requires=("cuda.core", "cuda.bindings"),
         install="pip install 'vvs-toolkit[cuda]'",
+        options=("tensorrt", "cuda_graphs", "verify"),
     ),
     "cuda-on-host": Backend(
         name="cuda-on-host",
@@ -82,6 +86,7 @@ BACKENDS: dict[str, Backend] = {
         factory="vvs.runtime.device.host_backend:open_cuda_on_host",
         requires=("onnxruntime",),
         install="pip install onnxruntime",
+        options=("threads", "cuda_graphs", "check", "memory", "hook"),
     ),
 }
 """Backends by name, the default one first."""
@@ -101,6 +106,7 @@ def open_engine(bundle: Bundle, backend: str = DEFAULT_BACKEND, options: Mapping
         options: the backend's own, such as ``threads`` of ``onnxruntime``.
 
     Raises:
+        SettingsError: an option that the backend does not have.
         BackendError: unknown, not installed, it cannot run this bundle on this machine, or it decides on a
             device, so that no loop on the host can drive it (:func:`open_loop`).
 
@@ -126,6 +132,11 @@ def open_loop(bundle: Bundle, backend: str = DEFAULT_BACKEND, options: Mapping[s
 def _open(bundle: Bundle, backend: str, options: Mapping[str, Any]) -> Engine | Loop:
     if backend not in BACKENDS:
         raise BackendError(f"unknown backend {backend!r}; there is {_names(usable=False)}")
+    known = BACKENDS[backend].options
+    unknown = [name for name in options if known is not None and name not in known]
+    if unknown:
+        taken = ", ".join(known or ()) or "none"
+        raise SettingsError(f"the backend {backend!r} has no option {unknown[0]!r}; it has {taken}")
     return BACKENDS[backend].load()(bundle, **options)
 
 

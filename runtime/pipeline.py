@@ -20,6 +20,7 @@ from vvs.checks import check_integer
 from vvs.config import GenerationConfig
 from vvs.decoding import Generation as Decoded
 from vvs.decoding import Loop
+from vvs.engine import Conditioning
 from vvs.errors import CancelledError, SettingsError
 from vvs.runtime.backends import DEFAULT_BACKEND, open_loop
 from vvs.runtime.board import Board
@@ -200,6 +201,29 @@ class Pipeline:
         runs = [(group, *self._start(group)) for group in batches]
         return self._stream(runs, cancel)
 
+    def warm_up(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        settings: Settings | Sequence[Settings] = None,
+        *,
+        batch: int | None = None,
+    ) -> None:
+        """Make ready for calls like this one: open graphs, take memory, capture every kind of step.
+
+        What is captured depends on the size of the batches and on their draft trees, not on the prompts.
+
+        Args:
+            prompts: as for :meth:`stream`; any will do.
+            settings: as for :meth:`stream`.
+            batch: as for :meth:`stream`.
+
+        """
+        jobs = self._jobs(prompts, settings, 0)
+        size = self._batch_size(batch)
+        for start in range(0, len(jobs), size):
+            self._loop.warm_up(*self._inputs(jobs[start : start + size]))
+        self.paint(np.zeros(0, np.int64))
+
     def paint(self, tokens: IntArray) -> Pixels:
         """Decode a complete or partial image ``[known]``; missing tokens are the neutral one."""
         grid = np.full((1, self._loop.geometry.image_tokens), self._neutral, np.int64)
@@ -251,9 +275,12 @@ class Pipeline:
         return batch
 
     def _start(self, jobs: list[_Job]) -> tuple[Generator[BatchNews, None, Decoded]]:
+        return (self._loop.run(*self._inputs(jobs)),)
+
+    def _inputs(self, jobs: list[_Job]) -> tuple[Conditioning, list[GenerationConfig], list[UniformStream]]:
+        """What a loop takes of a batch."""
         conditioning = encode(self.bundle, [job.prompt for job in jobs])
-        streams = [UniformStream(job.seed) for job in jobs]
-        return (self._loop.run(conditioning, [job.config for job in jobs], streams),)
+        return conditioning, [job.config for job in jobs], [UniformStream(job.seed) for job in jobs]
 
     def _stream(
         self,

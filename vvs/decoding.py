@@ -10,6 +10,7 @@ what runs the models is decided by the engine. Images are not decoded here.
 
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import closing
+from itertools import islice
 from typing import NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
@@ -29,6 +30,9 @@ from vvs.step import BatchNews, Outcome, StepEvent, StepRecord, Verified
 from vvs.tree import tree_of
 from vvs.tree_shape import TreeShape
 from vvs.uniforms import Uniforms
+
+WARM_UP_EVENTS = 4
+"""The prefill and the first steps."""
 
 
 class Generation(NamedTuple):
@@ -57,6 +61,15 @@ class Loop(Protocol):
         streams: Sequence[Uniforms],
     ) -> Generator[BatchNews, None, Generation]:
         """Decode one image per request, as :meth:`Decoder.run`."""
+        ...
+
+    def warm_up(
+        self,
+        conditioning: Conditioning,
+        configs: Sequence[GenerationConfig],
+        streams: Sequence[Uniforms],
+    ) -> None:
+        """Do once, for batches of this shape, what the first steps of each kind have to wait for."""
         ...
 
     def decode_image(self, tokens: IntArray) -> Float32Array:
@@ -114,6 +127,17 @@ class Decoder:
             for index, (config, stream) in enumerate(zip(configs, streams, strict=True))
         ]
         return self._run(conditioning, requests)
+
+    def warm_up(
+        self,
+        conditioning: Conditioning,
+        configs: Sequence[GenerationConfig],
+        streams: Sequence[Uniforms],
+    ) -> None:
+        """Open the graphs and take the session's memory, by a prefill and some steps."""
+        with closing(self.run(conditioning, configs, streams)) as events:
+            for _ in islice(events, WARM_UP_EVENTS):
+                pass
 
     def generate(
         self,

@@ -102,17 +102,25 @@ class DeviceLoop:
             SettingsError: at once, if something does not fit, or no kernel knows a rule, policy or selector.
 
         """
-        manifest = self._bundle.manifest
-        check_batch(manifest.trees, self._codebook, conditioning, configs, streams)
-        if len(configs) > manifest.max_requests:
-            raise SettingsError(
-                f"a batch of {len(configs)} requests was asked for, "
-                f"but this bundle takes 1..{manifest.max_requests}"
-            )
-        in_use = {config.tree for config in configs}
-        shape = RunShape(len(configs), tuple(name for name in manifest.trees if name in in_use))
-        encode_settings(configs, shape.trees)
-        return self._run(shape, conditioning, configs, streams)
+        return self._run(self._shape(conditioning, configs, streams), conditioning, configs, streams)
+
+    def warm_up(
+        self,
+        conditioning: Conditioning,
+        configs: Sequence[GenerationConfig],
+        streams: Sequence[Uniforms],
+    ) -> None:
+        """Take the memory of a batch and capture every kind of step that it can have."""
+        shape = self._shape(conditioning, configs, streams)
+        self._device.use()
+        session = self._open(shape)
+        try:
+            session.begin(conditioning, configs, streams)
+            session.capture_all()
+        except BaseException:
+            self._give_up(session, keep=False)
+            raise
+        self._keep(session)
 
     def decode_image(self, tokens: IntArray) -> Float32Array:
         """Turn complete token grids ``[R, grid * grid]`` into images ``[R, 3, H, W]`` in [-1, 1]."""
@@ -138,6 +146,25 @@ class DeviceLoop:
         if self._images is not None:
             self._images.close()
         self._device.close()
+
+    def _shape(
+        self,
+        conditioning: Conditioning,
+        configs: Sequence[GenerationConfig],
+        streams: Sequence[Uniforms],
+    ) -> RunShape:
+        """Check a batch and say what memory it needs."""
+        manifest = self._bundle.manifest
+        check_batch(manifest.trees, self._codebook, conditioning, configs, streams)
+        if len(configs) > manifest.max_requests:
+            raise SettingsError(
+                f"a batch of {len(configs)} requests was asked for, "
+                f"but this bundle takes 1..{manifest.max_requests}"
+            )
+        in_use = {config.tree for config in configs}
+        shape = RunShape(len(configs), tuple(name for name in manifest.trees if name in in_use))
+        encode_settings(configs, shape.trees)
+        return shape
 
     def _run(
         self,

@@ -127,6 +127,19 @@ class DeviceSession:
         """Let those verify that decided so; ``chain`` says whether any request has one."""
         self._runner.run(("verify", chain), self._programs.verify(chain=chain))
 
+    def capture_all(self) -> None:
+        """Run every kind of step once, whatever was decided: kernels leave requests alone that it is not for.
+
+        What the requests come to is of no use afterwards; the next batch begins anew.
+        """
+        self.propose()
+        self.verify(chain=False)
+        if self.shape.trees:
+            self.propose()
+            self.skip()
+            self.verify(chain=True)
+        self.read()
+
     def read(self) -> Seen:
         """Wait for all that is queued and read back."""
         self._launch(self._programs.read)

@@ -102,6 +102,38 @@ def test_threads_share_a_pipeline(host: Pipeline, device: Pipeline) -> None:
         np.testing.assert_array_equal(tokens, host.generate(PROMPTS[:2], None, seed).tokens)
 
 
+def test_warming_up_captures_every_kind_of_step(
+    host: Pipeline, tiny_bundle: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    calls: list[str] = []
+    options = {"threads": 1, "check": True, "hook": calls.append}
+    pipeline = Pipeline.from_bundle(tiny_bundle, "cuda-on-host", **options)
+    pipeline.warm_up(PROMPTS, "vvs", batch=3)
+    captured = calls.count("begin_capture")
+    assert captured == 5  # two ways to propose, skip, and a verification with and without a chain
+    calls.clear()
+    same(pipeline.generate(PROMPTS, "vvs", SEEDS), host.generate(PROMPTS, "vvs", SEEDS))
+    assert calls.count("begin_capture") == calls.count("allocate") == calls.count("pinned") == 0
+    assert not caplog.records
+    pipeline.warm_up(PROMPTS[0], "ar")
+    same(pipeline.generate(PROMPTS[0], "ar", 3), host.generate(PROMPTS[0], "ar", 3))
+    host.warm_up(PROMPTS, "vvs")
+
+
+def test_a_step_waits_once_and_allocates_nothing(tiny_bundle: Path) -> None:
+    calls: list[str] = []
+    pipeline = Pipeline.from_bundle(tiny_bundle, "cuda-on-host", threads=1, hook=calls.append)
+    pipeline.warm_up(PROMPTS[0], "vvs")
+    waits = []
+    for progress in pipeline.stream(PROMPTS[0], "vvs", 3):
+        waits.append(calls.count("synchronise"))
+        calls.clear()
+        if progress.known[0] > 20:
+            break
+    assert waits[2:] == [1] * len(waits[2:])
+    assert not {"allocate", "upload", "download"} & set(calls)
+
+
 def test_says_what_it_allocates_before_it_does(tiny_bundle: Path, caplog: pytest.LogCaptureFixture) -> None:
     pipeline = Pipeline.from_bundle(tiny_bundle, "cuda-on-host", threads=1, memory=100_000)
     with (
