@@ -38,12 +38,16 @@ SHAPE = TreeShape(3, 2, 14)
 CONFIGS = [
     GenerationConfig(Sampling(1.0, top_k=9, top_p=0.8), tree="tree", acceptance=Lantern(6, 0.3)),
     GenerationConfig(Sampling(0), tree="tree", acceptance=LanternPlusPlus(6, 4.0)),
+    GenerationConfig(Sampling(0), tree="tree"),
     GenerationConfig(tree="tree", acceptance=Exact(), skipping=Uniform(2), selector=SampledPath()),
     GenerationConfig(tree="tree", skipping=Dynamic(-1), selector=MostConfidentPath()),
     GenerationConfig(tree="tree", skipping=Uniform(2), selector=RandomPath()),
     GenerationConfig(),
 ]
-THREADS = [3, 8]
+GREEDY = 1
+"""The first of two requests that decode greedily."""
+
+THREADS = [3, 8, 33]
 
 
 def prepared(kernel: Kernel) -> tuple[DeviceState, dict[str, object]]:
@@ -60,6 +64,9 @@ def prepared(kernel: Kernel) -> tuple[DeviceState, dict[str, object]]:
     bytes_of = {"feature_cache": state["feature_cache"], "embeddings": np.zeros((V, 8), np.uint8)}
     bytes_of["feature_cache"][...] = rng.integers(0, 256, bytes_of["feature_cache"].shape)
     logits = (rng.normal(size=(R, T, V)) * 2).astype(np.float32)
+    for i in (GREEDY, GREEDY + 1):  # let drafted tokens win
+        tree, chain = trees[i], i % 3
+        logits[i, chain + tree.parents[1:], tree.tokens[1:]] += 9
     draft_rows = {name: np.zeros((2 * R, 4), np.int64) for name in ("tokens", "positions")}
     draft_rows |= {name: np.zeros(2 * R, np.int64) for name in ("count", "past_length", "root")}
     names = ("tokens", "parents", "depth", "ancestors", "scores")
