@@ -17,6 +17,7 @@ from toy_engine import grow_tree
 from vvs.acceptance import AcceptanceRule, Exact, Lantern, LanternPlusPlus, walk
 from vvs.codebook import Codebook
 from vvs.config import GenerationConfig
+from vvs.runtime.kernels.host_threads import run_threaded
 from vvs.runtime.kernels.state import Counter, Decision, Fault, Phase
 from vvs.runtime.kernels.table import ACCEPT
 from vvs.sampling import Sampling, process, sample
@@ -37,8 +38,8 @@ class Case(NamedTuple):
     chain: int = 0
 
 
-def accepted(cases: Sequence[Case], codebook: Codebook, padding: int = 0) -> DeviceState:
-    """Run the kernel on a batch; rows that no request has are not finite."""
+def accepted(cases: Sequence[Case], codebook: Codebook, padding: int = 0, threads: int = 0) -> DeviceState:
+    """Run the kernel on a batch, with real threads if asked for; rows that no request has are not finite."""
     nodes = max(case.tree.nodes for case in cases)
     longest = max(case.tree.paths.shape[1] for case in cases)
     rows = max(case.chain + case.tree.nodes for case in cases) + padding
@@ -49,7 +50,13 @@ def accepted(cases: Sequence[Case], codebook: Codebook, padding: int = 0) -> Dev
         state.give_tree(i, case.tree)
         state.give_uniforms(i, case.uniforms)
         logits[i, case.chain : case.chain + case.tree.nodes] = case.logits
+    if not threads:
+        state.launch(ACCEPT, logits=logits, rows=rows)
+        return state
+    state.recorded, state.threads = [], threads
     state.launch(ACCEPT, logits=logits, rows=rows)
+    ran = run_threaded(state.recorded)
+    assert ran.races == 0, ran.report[:4000]
     return state
 
 
@@ -110,7 +117,8 @@ def cases_of(arrays: dict[str, np.ndarray]) -> list[dict[str, np.ndarray]]:
     ]
 
 
-def test_recorded_cases_in_one_batch() -> None:
+@pytest.mark.parametrize("threads", [0, 5])
+def test_recorded_cases_in_one_batch(threads: int) -> None:
     recordings = cases_of(recorded.data("acceptance_cases"))
     codebook = recorded.codebook()
     cases = []
@@ -118,7 +126,7 @@ def test_recorded_cases_in_one_batch() -> None:
         logits = np.full((len(case["tree_tokens"]), case["logits"].shape[1]), np.nan, np.float32)
         logits[case["visited"]] = case["logits"]
         cases.append(recorded_case(case, logits)._replace(chain=len(cases) % 4))
-    state = accepted(cases, codebook, padding=3)
+    state = accepted(cases, codebook, 3, threads)
     for i, (case, recording) in enumerate(zip(cases, recordings, strict=True)):
         check(state, i, case, codebook)
         check_recorded(state, i, recording, case.tree)
