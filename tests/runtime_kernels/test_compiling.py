@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import tomllib
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -166,11 +167,18 @@ def test_host_kernels_compile_where_nothing_is_kept_yet(
     assert [path.suffix for path in cache.folder().iterdir()] == [".so"]
 
 
-def test_every_source_is_compiled_and_packaged() -> None:
-    folder = Path(sources.FOLDER)
+def test_every_source_is_compiled() -> None:
     text = sources.source()
-    for path in folder.glob("*.cu*"):
+    for path in sources.FOLDER.glob("*.cu*"):
         assert f'#line 1 "{path.name}"' in text, path.name
+
+
+def test_every_source_is_packaged() -> None:
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())
+    patterns = project["tool"]["setuptools"]["package-data"]["vvs.runtime.kernels"]
+    texts = {path for path in sources.FOLDER.iterdir() if path.is_file()}
+    own = {path for path in texts if path.suffix in (".py", ".md")}
+    assert {path for pattern in patterns for path in sources.FOLDER.glob(pattern)} == texts - own
 
 
 # --- The state ------------------------------------------------------------------------------------
