@@ -86,7 +86,8 @@ class CudaDevice:
 
     def use(self) -> None:
         """Make this GPU the calling thread's."""
-        self._device.set_current()
+        with told("taking the GPU"):
+            self._device.set_current()
 
     def free_bytes(self) -> int:
         """What the driver says."""
@@ -100,6 +101,7 @@ class CudaDevice:
             (address,) = require_success(self._driver.cuMemAlloc(nbytes))
             self._held.add(int(address))
             require_success(self._driver.cuMemsetD8(address, 0, nbytes))
+            self._device.sync()  # a memset may still run, and streams of ours wait for no other
         return DeviceArray(int(address), (nbytes,), "uint8")
 
     def free(self, memory: DeviceArray) -> None:
