@@ -52,6 +52,9 @@ def generate(
         str | None, typer.Option(help="Which path a skipped step takes: random or confident.")
     ] = None,
     tree: Annotated[str | None, typer.Option(help="Draft tree; `vvs inspect` lists a bundle's.")] = None,
+    skip_tree: Annotated[
+        str | None, typer.Option(help="Draft tree of steps that are planned to be skipped; may be wide.")
+    ] = None,
     temperature: Annotated[float | None, typer.Option(help="0 always takes the likeliest token.")] = None,
     top_k: Annotated[int | None, typer.Option(help="Keep the k likeliest tokens; 0 keeps all.")] = None,
     top_p: Annotated[float | None, typer.Option(help="Keep the likeliest tokens up to this mass.")] = None,
@@ -87,6 +90,7 @@ def generate(
         "acceptance": acceptance,
         "selector": selector,
         "tree": tree,
+        "skip_tree": skip_tree,
         "temperature": temperature,
         "top_k": top_k,
         "top_p": top_p,

@@ -16,7 +16,7 @@ from vvs.config import GenerationConfig
 from vvs.errors import BundleError, SettingsError
 from vvs.manifest import Manifest
 from vvs.modes import MODES, configure
-from vvs.skipping import SKIP_POLICIES, Never
+from vvs.skipping import SKIP_POLICIES, Never, PlannedPolicy
 
 FALLBACK_MODE = "vvs"
 
@@ -50,7 +50,7 @@ def resolve(manifest: Manifest, mode: str | None = None, **options: Any) -> Gene
         configure(mode, **recommended)
     except SettingsError as error:
         raise BundleError(f"the bundle's recommended settings are wrong: {error}") from error
-    return configure(mode, **(recommended | given))
+    return configure(mode, **(_without_idle_tree(recommended, given) | given))
 
 
 def _recommended(manifest: Manifest, name: str) -> dict[str, Any]:
@@ -75,6 +75,15 @@ def _recommended(manifest: Manifest, name: str) -> dict[str, Any]:
     if skipping is not None and SKIP_POLICIES.parse(skipping) != Never() and mode.skipping != Never():
         defaults["skipping"] = skipping
     return defaults | own
+
+
+def _without_idle_tree(recommended: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
+    """Drop a recommended skip tree where another policy was asked for, one that does not plan."""
+    policy = given.get("skipping")
+    parsed = SKIP_POLICIES.parse(policy) if isinstance(policy, str) else policy
+    if parsed is None or isinstance(parsed, PlannedPolicy):
+        return recommended
+    return {name: value for name, value in recommended.items() if name != "skip_tree"}
 
 
 def _aliased(settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from vvs.errors import SettingsError
 from vvs.registry import Registry
 from vvs.sampling import Sampling
 from vvs.selection import PATH_SELECTORS, PathSelector, RandomPath
-from vvs.skipping import SKIP_POLICIES, Never, SkipPolicy
+from vvs.skipping import SKIP_POLICIES, Never, PlannedPolicy, SkipPolicy
 
 DEFAULT_CFG_SCALE = 3.0
 
@@ -36,11 +36,19 @@ class GenerationConfig:
     acceptance: AcceptanceRule = field(default_factory=Exact)
     skipping: SkipPolicy = field(default_factory=Never)
     selector: PathSelector = field(default_factory=RandomPath)
+    skip_tree: str | None = None
+    """Name of the tree to draft in steps that are planned to be skipped; None is ``tree``. No target sees
+    it, so it can be wider than one that is verified. Needs a :class:`vvs.skipping.PlannedPolicy`."""
 
     def __post_init__(self) -> None:
         check_real("cfg_scale", self.cfg_scale, at_least=0)
         if self.tree is not None and (not isinstance(self.tree, str) or not self.tree):
             raise SettingsError(f"tree is {self.tree!r}, but it must be the name of a draft tree or None")
+        if self.skip_tree is not None and not (self.tree and isinstance(self.skipping, PlannedPolicy)):
+            raise SettingsError(
+                f"skip_tree is {self.skip_tree!r}, but only a mode that drafts, and skips by a plan such as "
+                "uniform:2, knows which steps to draft it in; leave it out"
+            )
         if not isinstance(self.sampling, Sampling):
             raise SettingsError(f"sampling is {self.sampling!r}, but it must be a Sampling")
         for name, registry in _REGISTRIES.items():
@@ -64,6 +72,7 @@ class GenerationConfig:
             "top_p": float(self.sampling.top_p),
             "cfg_scale": float(self.cfg_scale),
             "tree": self.tree,
+            "skip_tree": self.skip_tree,
             "acceptance": ACCEPTANCE_RULES.describe(self.acceptance),
             "skipping": SKIP_POLICIES.describe(self.skipping),
             "selector": PATH_SELECTORS.describe(self.selector),

@@ -123,7 +123,7 @@ class Decoder:
         trees, tokens = self._engine.trees, self._engine.geometry.image_tokens
         check_batch(trees, self._codebook, conditioning, configs, streams)
         requests = [
-            Request(index, config, stream, tokens, trees[config.tree] if config.tree else None)
+            Request(index, config, stream, tokens, [trees[name] for name in trees_of(config)])
             for index, (config, stream) in enumerate(zip(configs, streams, strict=True))
         ]
         return self._run(conditioning, requests)
@@ -170,6 +170,11 @@ class Decoder:
         )
 
 
+def trees_of(config: GenerationConfig) -> list[str]:
+    """Names of the draft trees that a configuration uses."""
+    return [name for name in (config.tree, config.skip_tree) if name is not None]
+
+
 def check_batch(
     trees: Mapping[str, TreeShape],
     codebook: Codebook,
@@ -190,9 +195,10 @@ def check_batch(
         if array.shape[:1] != (R,):
             raise SettingsError(f"conditioning {name!r} has shape {array.shape}, but must be [{R}, ...]")
     for config in configs:
-        if config.tree is not None and config.tree not in trees:
-            known = ", ".join(trees) or "none"
-            raise SettingsError(f"unknown draft tree {config.tree!r}; this engine drafts {known}")
+        for name in trees_of(config):
+            if name not in trees:
+                known = ", ".join(trees) or "none"
+                raise SettingsError(f"unknown draft tree {name!r}; this engine drafts {known}")
         codebook.require(config.acceptance.neighbours)
 
 
@@ -240,10 +246,11 @@ class _Batch:
         """Give every request a tree: one drafting call per tree shape, none for plain AR decoding."""
         by_tree: dict[str, list[Request]] = {}
         for request in active:
-            if request.config.tree is None:
+            tree = request.tree_name
+            if tree is None:
                 request.propose_root()
             else:
-                by_tree.setdefault(request.config.tree, []).append(request)
+                by_tree.setdefault(tree, []).append(request)
         for name, requests in by_tree.items():
             inputs = draft_rows(requests)
             with self._stopwatch.measure(Span.DRAFT):

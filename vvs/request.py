@@ -4,6 +4,7 @@ Holds what must survive a step: the known tokens, the counts, what the drafter h
 the features it may reuse. Calls no engine.
 """
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -13,7 +14,7 @@ from vvs.codebook import Codebook
 from vvs.config import GenerationConfig
 from vvs.feature_cache import FeatureCache
 from vvs.progress import Phase, Progress
-from vvs.skipping import StepView, decide
+from vvs.skipping import PlannedPolicy, StepView, decide, may_skip
 from vvs.statistics import Statistics
 from vvs.step import Outcome, Skipped, Verified
 from vvs.tree import DraftTree, root_only
@@ -37,7 +38,7 @@ class Request:
         config: GenerationConfig,
         uniforms: Uniforms,
         image_tokens: int,
-        shape: TreeShape | None,
+        shapes: Sequence[TreeShape],
     ) -> None:
         self.index = index
         self.config = config
@@ -49,7 +50,8 @@ class Request:
         self.tree: DraftTree
         self.pending: Pending
         self.image_tokens = image_tokens
-        self._features = FeatureCache(shape.longest_path - 1) if shape else None
+        longest = max((shape.longest_path for shape in shapes), default=0)
+        self._features = FeatureCache(longest - 1) if longest else None
 
     @property
     def complete(self) -> bool:
@@ -61,6 +63,15 @@ class Request:
         """Emitted tokens that the target has not seen, oldest first, ``[chain]``."""
         root = len(self.known) - 1
         return np.array(self.known[root - self.progress.chain : root], np.int64)
+
+    @property
+    def tree_name(self) -> str | None:
+        """The tree to draft in this step; None for plain AR decoding."""
+        config, progress = self.config, self.progress
+        if config.skip_tree is not None and isinstance(config.skipping, PlannedPolicy):
+            skips = config.skipping.plans(progress.steps) and may_skip(progress.emitted)
+            return config.skip_tree if skips else config.tree
+        return config.tree
 
     def begin(self, root: int, features: FeatureArray) -> None:
         """Take the first root and the prompt's features ``[g, P, D]``.

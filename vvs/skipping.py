@@ -5,7 +5,7 @@ A policy is one stateless decision over a view of the step. Which path is then t
 """
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 
@@ -47,12 +47,26 @@ class SkipPolicy(Protocol):
         ...
 
 
+@runtime_checkable
+class PlannedPolicy(SkipPolicy, Protocol):
+    """A policy that decides by the step's number alone, so that it is known before anything is drafted."""
+
+    def plans(self, step: int) -> bool:
+        """Whether step number ``step`` is to be skipped."""
+        ...
+
+
 SKIP_POLICIES: Registry[SkipPolicy] = Registry("skip policy")
 
 
 def decide(policy: SkipPolicy, view: StepView) -> bool:
     """Whether the step is skipped: the policy's wish, once enough tokens are emitted for any policy."""
-    return view.emitted > EMITTED_BEFORE_FIRST_SKIP and policy.wants(view)
+    return may_skip(view.emitted) and policy.wants(view)
+
+
+def may_skip(emitted: int) -> bool:
+    """Whether enough tokens are emitted for any policy to skip a step."""
+    return emitted > EMITTED_BEFORE_FIRST_SKIP
 
 
 @SKIP_POLICIES.register("never")
@@ -77,7 +91,11 @@ class Uniform:
 
     def wants(self, view: StepView) -> bool:
         """Skip by the step's number alone."""
-        return view.step % self.interval == 1
+        return self.plans(view.step)
+
+    def plans(self, step: int) -> bool:
+        """Skip every ``interval``-th step, the second one first."""
+        return step % self.interval == 1
 
 
 @SKIP_POLICIES.register("dynamic")

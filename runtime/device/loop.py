@@ -161,6 +161,11 @@ class DeviceLoop:
                 f"a batch of {len(configs)} requests was asked for, "
                 f"but this bundle takes 1..{manifest.max_requests}"
             )
+        if any(config.skip_tree is not None for config in configs):
+            raise SettingsError(
+                "this backend drafts one tree in all steps of a request, but skip_tree asks for another one; "
+                "leave it out, or use the backend onnxruntime"
+            )
         in_use = {config.tree for config in configs}
         shape = RunShape(len(configs), tuple(name for name in manifest.trees if name in in_use))
         encode_settings(configs, shape.trees)

@@ -142,3 +142,11 @@ def test_override_keeps_the_rest() -> None:
     config = GenerationConfig(Sampling(0.5, 7), 2, "t", Lantern(3), Uniform(4), RandomPath(False))
     changed = override(config, {"top_p": 0.9, "skipping": Never()})
     assert changed == GenerationConfig(Sampling(0.5, 7, 0.9), 2, "t", Lantern(3), Never(), RandomPath(False))
+
+
+def test_a_skip_tree_needs_a_plan() -> None:
+    planned = GenerationConfig(tree="narrow", skip_tree="wide", skipping=Uniform(2))
+    assert GenerationConfig.parse(planned.describe()) == planned
+    for wrong in ({"tree": "narrow", "skipping": Dynamic()}, {"tree": "narrow"}, {}):
+        with pytest.raises(SettingsError, match="skip_tree is 'wide', but only a mode"):
+            GenerationConfig(skip_tree="wide", **wrong)  # type: ignore[arg-type]

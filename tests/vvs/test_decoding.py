@@ -69,6 +69,23 @@ def decode(
     return tokens, events, statistics
 
 
+@settings(max_examples=25, deadline=None)
+@given(st.integers(2, 4), st.integers(0, 99), st.booleans())
+def test_planned_skips_may_draft_a_tree_of_their_own(interval: int, seed: int, deep_skips: bool) -> None:
+    """The toy engine checks every row; the trees of the steps are the ones that were asked for."""
+    narrow, wide = (SMALL, DEEP) if deep_skips else (DEEP, SMALL)
+    config = GenerationConfig(tree=narrow.name, skip_tree=wide.name, skipping=Uniform(interval))
+    other = GenerationConfig(tree=narrow.name)
+    tokens, events, _ = decode(engine_of(), [config, other], [seed, seed], [1, 2])
+    records = [record for event in events for record in event.records if record.request == 0]
+    assert any(record.kind is StepKind.SKIP for record in records)
+    for record in records:
+        expected = wide if record.kind is StepKind.SKIP else narrow
+        assert record.tree.nodes == expected.nodes
+    alone, _, _ = decode(engine_of(), [config], [seed], [1])
+    np.testing.assert_array_equal(alone[0], tokens[0])
+
+
 def test_plain_ar_needs_one_pass_per_token_and_never_drafts() -> None:
     engine = engine_of()
     tokens, events, (statistics,) = decode(engine, [configure("ar")], [3], [1])
