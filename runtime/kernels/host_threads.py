@@ -18,7 +18,10 @@ from vvs.runtime.kernels.host import built, launchers, scalar
 from vvs.runtime.kernels.sources import checked_source, source
 
 OPTIONS = ("-DVVS_HOST_THREADS", "-pthread", "-O1", "-g1")
-SANITIZER = "-fsanitize=thread"
+SANITIZERS = {
+    "thread": ("-fsanitize=thread",),
+    "address": ("-fsanitize=address,undefined", "-fno-sanitize-recover=all"),
+}
 RACE = "WARNING: ThreadSanitizer: data race"
 TIMEOUT_S = 120
 
@@ -43,7 +46,7 @@ class ThreadedRun(NamedTuple):
 def run_threaded(
     launches: Sequence[ThreadedLaunch],
     *,
-    sanitize: bool = True,
+    sanitizer: str = "thread",
     defines: tuple[str, ...] = (),
     timeout_s: float = TIMEOUT_S,
 ) -> ThreadedRun:
@@ -54,7 +57,8 @@ def run_threaded(
 
     Args:
         launches: what to run.
-        sanitize: watch for races with ThreadSanitizer.
+        sanitizer: ``thread`` counts races; ``address`` fails on memory that is not there and on undefined
+            behaviour.
         defines: macros to compile with.
         timeout_s: when to give up.
 
@@ -63,8 +67,7 @@ def run_threaded(
 
     """
     text = f"{checked_source()}\n{launchers()}\n{source('host_threads.cpp')}\n"
-    options = (*OPTIONS, SANITIZER) if sanitize else OPTIONS
-    program = built(text, "", options, defines)
+    program = built(text, "", (*OPTIONS, *SANITIZERS[sanitizer]), defines)
     with tempfile.TemporaryDirectory() as folder:
         tape, results = Path(folder) / "tape", Path(folder) / "results"
         tape.write_bytes(b"".join(map(_record, launches)))

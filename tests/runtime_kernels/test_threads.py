@@ -52,3 +52,18 @@ def test_a_run_that_fails_for_another_reason_is_a_sentence() -> None:
     unknown = launch._replace(kernel=Kernel("vvs_unknown", launch.kernel.parameters))
     with pytest.raises(BackendError, match="failed on real threads"):
         run_threaded([unknown])
+
+
+def test_kernels_touch_only_memory_that_is_there() -> None:
+    launches = [recorded_launch(kernel, 4) for kernel in KERNELS]
+    run_threaded(launches, sanitizer="address")
+    for kernel, launch in zip(KERNELS, launches, strict=True):
+        assert_same(kernel, results(kernel, launch.arguments), rtol=1e-12)
+
+
+def test_an_array_that_is_too_small_is_seen() -> None:
+    launch = recorded_launch(SIMILARITY, 2)
+    *arrays, similarity, nodes, longest_path, code_dim = launch.arguments
+    short = launch._replace(arguments=(*arrays, similarity[:1], nodes, longest_path, code_dim))
+    with pytest.raises(BackendError, match="heap-buffer-overflow"):
+        run_threaded([short], sanitizer="address")
