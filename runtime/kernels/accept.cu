@@ -177,12 +177,11 @@ __device__ inline Verdict walk_greedily(const Judge& judge, int* taken) {
   return {accepted, root, FAULT_NONE};
 }
 
-KERNEL vvs_accept(int* counters, const int* choices, const double* reals,
-                                      const double* uniforms, const float* logits, const int* tree_tokens,
-                                      const int* tree_parents, const int* nearest, double* probabilities,
-                                      int* known, int* taken, int* kept, int uniform_capacity, int rows,
-                                      int vocabulary, int nodes, int longest_path, int neighbours,
-                                      int known_capacity, int kept_capacity, int image_tokens) {
+KERNEL vvs_accept(int* counters, const int* choices, const double* reals, const double* uniforms,
+                  const float* logits, const int* tree_tokens, const int* tree_parents, const int* nearest,
+                  double* probabilities, int* known, int* taken, int* kept, int uniform_capacity, int rows,
+                  int vocabulary, int nodes, int longest_path, int neighbours, int known_capacity,
+                  int kept_capacity, int image_tokens) {
   __shared__ int parents[MAX_NODES], path[MAX_PATH];
   const int request = static_cast<int>(blockIdx.x);
   int* counter = counters + request * COUNTERS;

@@ -2,10 +2,9 @@
 
 #include "request.cuh"
 
-KERNEL vvs_begin(int* counters, const int* choices, const double* reals,
-                                     const double* uniforms, const float* logits, double* probabilities,
-                                     int* known, int uniform_capacity, int rows, int vocabulary, int prompt,
-                                     int known_capacity, int image_tokens) {
+KERNEL vvs_begin(int* counters, const int* choices, const double* reals, const double* uniforms,
+                 const float* logits, double* probabilities, int* known, int uniform_capacity, int rows,
+                 int vocabulary, int prompt, int known_capacity, int image_tokens) {
   const int request = static_cast<int>(blockIdx.x);
   const Settings settings = settings_of(choices, reals, request);
   Uniforms stream = uniforms_of(uniforms, uniform_capacity, request, 0);

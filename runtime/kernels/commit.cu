@@ -10,12 +10,11 @@ struct Survivors {
   __device__ int row(int i) const { return rows == nullptr ? i : rows[i]; }
 };
 
-KERNEL vvs_commit(const int* counters, const int* kept, const unsigned char* new_rows,
-                                      unsigned char* cache, const unsigned char* features,
-                                      unsigned char* feature_cache, long long new_stride,
-                                      long long cache_stride, int requests, int guidance, int tensors,
-                                      int heads, int rows, int capacity, int row_bytes, int feature_bytes,
-                                      int window, int kept_capacity, int end_column, int count_column) {
+KERNEL vvs_commit(const int* counters, const int* kept, const unsigned char* new_rows, unsigned char* cache,
+                  const unsigned char* features, unsigned char* feature_cache, long long new_stride,
+                  long long cache_stride, int requests, int guidance, int tensors, int heads, int rows,
+                  int capacity, int row_bytes, int feature_bytes, int window, int kept_capacity,
+                  int end_column, int count_column) {
   const int request = static_cast<int>(blockIdx.x);
   const int* counter = counters + request * COUNTERS;
   const int count = counter[count_column];

@@ -31,9 +31,9 @@ __device__ inline double path_similarity(const int* tokens, const int* paths, co
   return pairs / weights / (compared * (compared - 1.0) / 2);
 }
 
-KERNEL vvs_similarity(const int* counters, const int* choices, const int* tree_tokens,
-                                          const int* paths, const double* directions, double* similarity,
-                                          int nodes, int longest_path, int code_dim) {
+KERNEL vvs_similarity(const int* counters, const int* choices, const int* tree_tokens, const int* paths,
+                      const double* directions, double* similarity, int nodes, int longest_path,
+                      int code_dim) {
   const int request = static_cast<int>(blockIdx.x);
   const int* counter = counters + request * COUNTERS;
   if (!is_active(counter) || choices[request * CHOICES + POLICY] != DYNAMIC) return;
@@ -124,10 +124,9 @@ __device__ inline int taken_length(const Paths& paths, int path, bool truncate) 
   return last < average - 1 ? last : average - 1;
 }
 
-KERNEL vvs_decide(int* counters, const int* choices, const double* reals,
-                                      const double* uniforms, const double* similarity,
-                                      const int* tree_parents, const float* tree_scores, const int* paths,
-                                      int uniform_capacity, int nodes, int longest_path) {
+KERNEL vvs_decide(int* counters, const int* choices, const double* reals, const double* uniforms,
+                  const double* similarity, const int* tree_parents, const float* tree_scores,
+                  const int* paths, int uniform_capacity, int nodes, int longest_path) {
   const int request = static_cast<int>(blockIdx.x);
   int* counter = counters + request * COUNTERS;
   const int* choice = choices + request * CHOICES;
@@ -157,9 +156,8 @@ KERNEL vvs_decide(int* counters, const int* choices, const double* reals,
   counter[KEPT] = 0;
 }
 
-KERNEL vvs_skip(int* counters, const int* tree_tokens, const int* paths, int* known,
-                                    int* taken, int nodes, int longest_path, int known_capacity,
-                                    int image_tokens) {
+KERNEL vvs_skip(int* counters, const int* tree_tokens, const int* paths, int* known, int* taken, int nodes,
+                int longest_path, int known_capacity, int image_tokens) {
   const int request = static_cast<int>(blockIdx.x);
   int* counter = counters + request * COUNTERS;
   if (counter[DECISION] != SKIP) return;

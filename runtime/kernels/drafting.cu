@@ -5,11 +5,10 @@
 
 // Whoever does not draft this tree now gets one row of zeros, so that the engine computes something finite.
 KERNEL vvs_draft_inputs(int* counters, const int* choices, const int* known,
-                                            const unsigned char* feature_cache, unsigned char* features,
-                                            long long* tokens, long long* root, long long* positions,
-                                            long long* count, long long* past_length, int requests,
-                                            int guidance, int rows, int tree, int known_capacity, int prompt,
-                                            int window, int feature_bytes) {
+                        const unsigned char* feature_cache, unsigned char* features, long long* tokens,
+                        long long* root, long long* positions, long long* count, long long* past_length,
+                        int requests, int guidance, int rows, int tree, int known_capacity, int prompt,
+                        int window, int feature_bytes) {
   const int request = static_cast<int>(blockIdx.x);
   int* counter = counters + request * COUNTERS;
   const bool drafts = is_active(counter) && choices[request * CHOICES + TREE] == tree;
@@ -92,11 +91,10 @@ __device__ inline bool is_sound(const long long* tokens, const long long* parent
 }
 
 KERNEL vvs_propose(int* counters, const int* choices, const long long* drafted_tokens,
-                                       const long long* drafted_parents, const long long* drafted_depth,
-                                       const bool* drafted_ancestors, const float* drafted_scores,
-                                       int* tree_tokens, int* tree_parents, int* tree_depth,
-                                       bool* tree_ancestors, float* tree_scores, int* paths, int tree,
-                                       int drafted_nodes, int nodes, int longest_path, int vocabulary) {
+                   const long long* drafted_parents, const long long* drafted_depth,
+                   const bool* drafted_ancestors, const float* drafted_scores, int* tree_tokens,
+                   int* tree_parents, int* tree_depth, bool* tree_ancestors, float* tree_scores, int* paths,
+                   int tree, int drafted_nodes, int nodes, int longest_path, int vocabulary) {
   __shared__ int parents[MAX_NODES], depth[MAX_NODES];
   const int request = static_cast<int>(blockIdx.x);
   int* counter = counters + request * COUNTERS;
@@ -129,10 +127,9 @@ KERNEL vvs_propose(int* counters, const int* choices, const long long* drafted_t
 }
 
 // Plain decoding: the tree is the root alone.
-KERNEL vvs_propose_root(int* counters, const int* choices, const int* known,
-                                            int* tree_tokens, int* tree_parents, int* tree_depth,
-                                            bool* tree_ancestors, float* tree_scores, int* paths, int nodes,
-                                            int longest_path, int known_capacity) {
+KERNEL vvs_propose_root(int* counters, const int* choices, const int* known, int* tree_tokens,
+                        int* tree_parents, int* tree_depth, bool* tree_ancestors, float* tree_scores,
+                        int* paths, int nodes, int longest_path, int known_capacity) {
   const int request = static_cast<int>(blockIdx.x);
   int* counter = counters + request * COUNTERS;
   if (!is_active(counter) || choices[request * CHOICES + TREE] != NO_TREE || !is_first_thread()) return;

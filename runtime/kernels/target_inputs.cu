@@ -3,11 +3,10 @@
 #include "block.cuh"
 
 KERNEL vvs_target_inputs(const int* counters, const int* known, const int* tree_tokens,
-                                             const int* tree_depth, const bool* tree_ancestors,
-                                             const unsigned char* embeddings, unsigned char* embeds,
-                                             long long* positions, bool* ancestors, long long* past_length,
-                                             int requests, int guidance, int rows, int nodes,
-                                             int known_capacity, int prompt, int embedding_bytes) {
+                         const int* tree_depth, const bool* tree_ancestors, const unsigned char* embeddings,
+                         unsigned char* embeds, long long* positions, bool* ancestors,
+                         long long* past_length, int requests, int guidance, int rows, int nodes,
+                         int known_capacity, int prompt, int embedding_bytes) {
   const int request = static_cast<int>(blockIdx.x);
   const int* counter = counters + request * COUNTERS;
   const bool verifies = counter[DECISION] == VERIFY;
