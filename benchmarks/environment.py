@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from vvs import __version__
+from vvs.runtime.cpus import processor
 
 PACKAGES = ("numpy", "onnxruntime", "torch", "onnx")
 
@@ -15,7 +16,7 @@ PACKAGES = ("numpy", "onnxruntime", "torch", "onnx")
 def environment(threads: int | None = None) -> dict[str, Any]:
     """Plain data: processor, threads, operating system, package versions, git revision."""
     return {
-        "processor": _processor(),
+        "processor": processor(),
         "cores": os.cpu_count(),
         "threads": threads or len(os.sched_getaffinity(0)),
         "system": f"{platform.system()} {platform.machine()}",
@@ -24,15 +25,6 @@ def environment(threads: int | None = None) -> dict[str, Any]:
         "packages": {name: _version(name) for name in PACKAGES},
         "revision": _revision(),
     }
-
-
-def _processor() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return platform.processor() or "unknown"
-    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else "unknown"
 
 
 def _version(name: str) -> str | None:

@@ -18,6 +18,7 @@ from vvs.cli.export import export
 from vvs.cli.generate import generate
 from vvs.cli.inspect import inspect
 from vvs.cli.train_drafter import train_drafter
+from vvs.cli.tune import tune
 
 app = typer.Typer(
     name="vvs",
@@ -28,7 +29,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (generate, inspect, doctor, export, build, train_drafter, bench, check):
+for command in (generate, inspect, doctor, export, build, train_drafter, bench, check, tune):
     app.command()(guarded(command))
 
 

@@ -27,6 +27,7 @@ from vvs.runtime.board import Board
 from vvs.runtime.bundle import Bundle
 from vvs.runtime.prompts import Prompt, encode
 from vvs.runtime.settings import resolve
+from vvs.runtime.tuned import on_device
 from vvs.statistics import Span, Statistics, StepKind, Stopwatch
 from vvs.step import BatchNews
 from vvs.uniforms import UniformStream
@@ -143,7 +144,7 @@ class Pipeline:
             options: the backend's own, such as ``threads``.
 
         """
-        bundle = Bundle.open(path, verify=verify)
+        bundle = on_device(Bundle.open(path, verify=verify), backend)
         return cls(bundle, open_loop(bundle, backend, options))
 
     def configure(self, mode: str | None = None, **options: Any) -> GenerationConfig:

@@ -126,6 +126,8 @@ class Manifest:
     """SHA-256 of everything the export depended on; the same source is not exported again."""
     defaults: Mapping[str, Any] = field(default_factory=dict)
     """Generation settings recommended for this model, as the command line names them."""
+    device_defaults: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """The same for single devices by name, as ``vvs tune`` finds them; they come before ``defaults``."""
     examples: tuple[str, ...] = ()
     """Prompts worth trying."""
     random_parts: tuple[str, ...] = ()
@@ -156,6 +158,16 @@ class Manifest:
                 raise BundleError(
                     f"the manifest lists no file {spec.file!r}, which the graph {graph!r} needs"
                 )
+
+    def for_device(self, device: str) -> "Manifest":
+        """Return this manifest with what is recommended for a device among its defaults."""
+        own = dict(self.device_defaults.get(device, {}))
+        if not own:
+            return self
+        modes = {name: dict(settings) for name, settings in self.defaults.get("modes", {}).items()}
+        for name, settings in own.pop("modes", {}).items():
+            modes[name] = modes.get(name, {}) | dict(settings)
+        return dataclasses.replace(self, defaults={**self.defaults, **own, "modes": modes})
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data, ready for JSON."""
