@@ -208,6 +208,7 @@ class DeviceLoop:
     def _give_up(self, session: DeviceSession, *, keep: bool) -> None:
         """End a session early: one that was only closed in mid-run may serve the next run."""
         with suppress(BackendError):
+            self._device.use()  # a generator may be closed by any thread
             if keep:
                 session.read()
                 self._keep(session)
