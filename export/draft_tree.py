@@ -200,6 +200,8 @@ class DraftTree(nn.Module):
 
     def _rotations(self, position: Tensor) -> list[Rotation]:
         """The rotation of every level; the first one is at ``position [B, 1]``."""
+        if not self.shape.depth:
+            return []
         levels = position + torch.arange(self.shape.depth, device=position.device)
         cos, sin = rotation_at(self.drafter.rotation, levels)
         return [Rotation(*pair) for pair in zip(*(torch.split(part, 1, dim=2) for part in (cos, sin)), strict=True)]
