@@ -88,7 +88,7 @@ def bench(
 
     settings = TimingSettings(warm_up, duration, iterations, seed)
     quality = _read_score(score)
-    options = {} if threads is None else {"threads": threads}
+    options: dict[str, Any] = {} if threads is None else {"threads": threads}
     pipeline = Pipeline.from_bundle(bundle, backend, **options)
     runners: list[Runner] = [
         PipelineRunner(Contender.parse(text, pipeline), pipeline) for text in contenders or SWEEP
@@ -153,7 +153,7 @@ def _floor(
     if precision not in machine.rates:
         console.print(f"no floor: the probe measures fp32 products, and the bundle is in {precision}")
         return None
-    options = {} if threads is None else {"threads": threads}
+    options: dict[str, Any] = {} if threads is None else {"threads": threads}
     _, costs, seconds = measured_floor(bundle, open_engine(bundle, backend, options), prompts[0])
     title = f"Steps of one request, tree {bundle.manifest.default_tree}, above the floor of {machine.name}"
     print_table(floor_rows(costs, machine, precision, seconds), title, console)

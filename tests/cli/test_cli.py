@@ -213,7 +213,7 @@ def test_export_says_what_it_needs(vvs: Vvs, tmp_path: Path, monkeypatch: pytest
     result = vvs("export", tmp_path / "none.toml")
     assert result.exit_code == 2
     assert "there is no recipe at" in sentence(result)
-    monkeypatch.setattr("vvs.cli.export.NEEDED", ("no_such_torch",))
+    monkeypatch.setattr("vvs.cli.recipes.NEEDED", ("no_such_torch",))
     result = vvs("export", "demo")
     assert result.exit_code == 1
     assert "pip install 'vvs-toolkit[export]'" in sentence(result)
