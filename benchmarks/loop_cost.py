@@ -191,7 +191,8 @@ def main(
         write_json(out / "loop_cost.json", _data(costs, grown))
         inside: Counter[Stack] = Counter()
         for stack, count in stacks.items():
-            inside[_inside(stack)] += count
+            if not any("idle_engine" in name for name in stack):
+                inside[_inside(stack)] += count
         write_text(out / "loop_cost.collapsed", collapsed(inside))
         if plots:
             draw(inside, out / "loop_cost.png", f"The loop in mode vvs, vocabulary {BASE.vocabulary}")

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, TypeVar
+from zlib import crc32
 
 from vvs.errors import SettingsError
 
@@ -99,7 +100,9 @@ def _bars(axes: "Axes", stacks: Counter[Stack], left: float, level: int, total: 
             callees.setdefault(stack[0], Counter())[stack[1:]] += count
     for name, below in sorted(callees.items()):
         share = below.total() / total
-        axes.barh(level, share, left=left, height=0.95, color=f"C{hash(name) % 10}", edgecolor="white")
+        axes.barh(
+            level, share, left=left, height=0.95, color=f"C{crc32(name.encode()) % 10}", edgecolor="white"
+        )
         if share >= NARROWEST_LABEL:
             axes.text(left + share / 2, level, name.rpartition(".")[2], ha="center", va="center",
                       fontsize="x-small", clip_on=True)  # fmt: skip
