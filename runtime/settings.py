@@ -28,12 +28,15 @@ def default_mode(manifest: Manifest) -> str:
     return str(manifest.defaults.get("mode", FALLBACK_MODE))
 
 
-def resolve(manifest: Manifest, mode: str | None = None, **options: Any) -> GenerationConfig:
+def resolve(
+    manifest: Manifest, mode: str | None = None, *, skip_trees: bool = True, **options: Any
+) -> GenerationConfig:
     """Make the configuration of a mode for one bundle.
 
     Args:
         manifest: whose recommendations apply.
         mode: one of :data:`vvs.modes.MODES`; None is the bundle's own.
+        skip_trees: whether a recommended skip tree is of use to whoever decodes.
         options: settings that override everything else; None stands for not given.
 
     Raises:
@@ -50,7 +53,9 @@ def resolve(manifest: Manifest, mode: str | None = None, **options: Any) -> Gene
         configure(mode, **recommended)
     except SettingsError as error:
         raise BundleError(f"the bundle's recommended settings are wrong: {error}") from error
-    return configure(mode, **(_without_idle_tree(recommended, given) | given))
+    if not skip_trees or not _plans(given.get("skipping")):
+        recommended.pop("skip_tree", None)
+    return configure(mode, **(recommended | given))
 
 
 def _recommended(manifest: Manifest, name: str) -> dict[str, Any]:
@@ -77,13 +82,10 @@ def _recommended(manifest: Manifest, name: str) -> dict[str, Any]:
     return defaults | own
 
 
-def _without_idle_tree(recommended: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
-    """Drop a recommended skip tree where another policy was asked for, one that does not plan."""
-    policy = given.get("skipping")
+def _plans(policy: Any) -> bool:
+    """Whether a policy that was asked for, if any was, plans its skips."""
     parsed = SKIP_POLICIES.parse(policy) if isinstance(policy, str) else policy
-    if parsed is None or isinstance(parsed, PlannedPolicy):
-        return recommended
-    return {name: value for name, value in recommended.items() if name != "skip_tree"}
+    return parsed is None or isinstance(parsed, PlannedPolicy)
 
 
 def _aliased(settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -90,6 +90,11 @@ class DeviceLoop:
         """Sizes of the models."""
         return self._bundle.manifest.geometry
 
+    @property
+    def takes_skip_trees(self) -> bool:
+        """No: one tree is drafted in all steps of a request."""
+        return False
+
     def run(
         self,
         conditioning: Conditioning,
