@@ -4,15 +4,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vvs.errors import SettingsError
+from vvs.benchmarks.picture import new_picture, save_picture
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 PHASES = ("prefill", "draft", "target", "accept", "commit", "host", "decode")
-INCHES = (8.0, 5.0)
-DOTS_PER_INCH = 120
 
 
 def draw_plots(report: Mapping[str, Any], out: Path, score: Mapping[str, Any] | None = None) -> list[Path]:
@@ -22,35 +19,20 @@ def draw_plots(report: Mapping[str, Any], out: Path, score: Mapping[str, Any] | 
         SettingsError: matplotlib is missing.
 
     """
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise SettingsError(
-            "plots need matplotlib, which this Python does not have; "
-            "install it with `pip install 'vvs-toolkit[bench]'`, or leave them out with --no-plots"
-        ) from error
     smallest = min(result["batch"] for result in report["results"])
     results = [result for result in report["results"] if result["batch"] == smallest]
     drawn = {"latency": _latency, "phases": _phases, "acceptance": _acceptance}
     paths = []
     for name, draw in drawn.items():
-        figure = Figure(figsize=INCHES, layout="constrained")
+        figure = new_picture()
         draw(figure.subplots(), results)
-        paths.append(_save(figure, out / f"{name}.png"))
+        paths.append(save_picture(figure, out / f"{name}.png"))
     scored = _scored(results, score or {})
     if scored:
-        figure = Figure(figsize=INCHES, layout="constrained")
+        figure = new_picture()
         _quality(figure.subplots(), scored)
-        paths.append(_save(figure, out / "quality.png"))
+        paths.append(save_picture(figure, out / "quality.png"))
     return paths
-
-
-def _save(figure: "Figure", path: Path) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}")
-    figure.savefig(temporary, dpi=DOTS_PER_INCH, format="png")
-    temporary.replace(path)
-    return path
 
 
 def _latency(axes: "Axes", results: Sequence[Mapping[str, Any]]) -> None:

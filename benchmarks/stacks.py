@@ -13,7 +13,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, TypeVar
 from zlib import crc32
 
-from vvs.errors import SettingsError
+from vvs.benchmarks.picture import new_picture, save_picture
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -25,6 +25,7 @@ INTERVAL = 0.001
 """Seconds between looks."""
 NARROWEST_LABEL = 0.04
 """Bars below this share of the width carry no name."""
+INCHES = (12.0, 6.0)
 
 T = TypeVar("T")
 
@@ -72,14 +73,7 @@ def draw(stacks: Counter[Stack], path: Path, title: str) -> None:
         SettingsError: matplotlib is missing.
 
     """
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise SettingsError(
-            "drawing needs matplotlib, which this Python does not have; "
-            "install it with `pip install 'vvs-toolkit[bench]'`"
-        ) from error
-    figure = Figure(figsize=(12, 6), layout="constrained")
+    figure = new_picture(INCHES)
     axes = figure.subplots()
     _bars(axes, stacks, 0.0, 0, max(1, stacks.total()))
     axes.set_xlim(0, 1)
@@ -87,10 +81,7 @@ def draw(stacks: Counter[Stack], path: Path, title: str) -> None:
     axes.set_yticks([])
     axes.set_xlabel("share of the time")
     axes.set_title(title, loc="left")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}")
-    figure.savefig(temporary, format="png", dpi=120)
-    temporary.replace(path)
+    save_picture(figure, path)
 
 
 def _bars(axes: "Axes", stacks: Counter[Stack], left: float, level: int, total: int) -> None:

@@ -3,9 +3,9 @@
 from pathlib import Path
 from typing import Any
 
+from vvs.benchmarks.picture import new_picture, save_picture
 from vvs.benchmarks.report import Rows, write_json
 from vvs.benchmarks.tuning import Candidate, Finalist, Tuning, defaults_of
-from vvs.errors import SettingsError
 
 
 def cost_rows(tuning: Tuning) -> Rows:
@@ -71,14 +71,7 @@ def draw_curve(tuning: Tuning, path: Path) -> Path:
         SettingsError: matplotlib is missing.
 
     """
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise SettingsError(
-            "the curve needs matplotlib, which this Python does not have; "
-            "install it with `pip install 'vvs-toolkit[bench]'`, or leave it out with --no-plots"
-        ) from error
-    figure = Figure(figsize=(8, 5), layout="constrained")
+    figure = new_picture()
     axes = figure.subplots()
     by_tree: dict[str, list[Candidate]] = {}
     for one in tuning.candidates:
@@ -97,8 +90,4 @@ def draw_curve(tuning: Tuning, path: Path) -> Path:
     axes.set_ylim(bottom=0)
     axes.grid(alpha=0.3)
     axes.legend(fontsize="small")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}")
-    figure.savefig(temporary, dpi=120, format="png")
-    temporary.replace(path)
-    return path
+    return save_picture(figure, path)
