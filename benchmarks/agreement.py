@@ -1,12 +1,13 @@
-"""Agreement: greedy runs of the same prompts, with and without drafting and on several engines, compared."""
+"""Agreement: greedy runs of the same prompts, with and without drafting and on several backends, compared."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from vvs.benchmarks.divergence import Divergence, explain
+from vvs.arrays import IntArray
+from vvs.benchmarks.divergence import Divergence, explain, first_difference
 from vvs.config import GenerationConfig
-from vvs.decoding import Decoder
+from vvs.decoding import Loop, finish
 from vvs.engine import Engine
 from vvs.errors import SettingsError
 from vvs.runtime.bundle import Bundle
@@ -54,37 +55,51 @@ class Comparison:
 
 def compare_greedy(
     bundle: Bundle,
-    engines: Mapping[str, Engine],
+    loops: Mapping[str, Loop],
+    judge: Callable[[], Engine],
     prompts: Sequence[str],
     trees: Sequence[str],
     cfg_scale: float,
 ) -> list[Comparison]:
-    """On every engine, every tree against plain AR decoding; then every engine's AR against the first's."""
+    """On every loop, every tree against plain AR decoding; then every loop's AR against the first's.
+
+    Args:
+        bundle: what the loops run.
+        loops: by the name of their backend.
+        judge: opens an engine whose logits tell what a difference is; called if there is one.
+        prompts: to draw.
+        trees: names of the draft trees to try.
+        cfg_scale: guidance scale.
+
+    Raises:
+        SettingsError: the bundle lacks a tree.
+
+    """
     unknown = [tree for tree in trees if tree not in bundle.manifest.trees]
     if unknown:
         raise SettingsError(f"unknown tree {unknown[0]!r}; there is {', '.join(bundle.manifest.trees)}")
     conditioning = [encode(bundle, [prompt]) for prompt in prompts]
     comparisons, plain = [], {}
 
-    def compare(engine: Engine, ours: str, theirs: str, runs: list[Any], others: list[Any]) -> Comparison:
+    def compare(ours: str, theirs: str, runs: list[IntArray], others: list[IntArray]) -> Comparison:
         found = [
-            explain(engine, given, a, b, cfg_scale, bundle.manifest.precision)
+            explain(judge(), given, a, b, cfg_scale, bundle.manifest.precision)
             for given, a, b in zip(conditioning, runs, others, strict=True)
+            if first_difference(a, b) is not None
         ]
         return Comparison(ours, theirs, len(prompts), tuple(d for d in found if d is not None))
 
-    for name, engine in engines.items():
-        decoder = Decoder(engine, bundle.codebook)
+    for name, loop in loops.items():
 
-        def draw(tree: str | None, decoder: Decoder = decoder) -> list[Any]:
+        def draw(tree: str | None, loop: Loop = loop) -> list[IntArray]:
             config = GenerationConfig(sampling=Sampling(temperature=0), cfg_scale=cfg_scale, tree=tree)
-            return [decoder.generate(c, [config], [UniformStream(0)]).tokens[0] for c in conditioning]
+            return [finish(loop.run(c, [config], [UniformStream(0)])).tokens[0] for c in conditioning]
 
         plain[name] = draw(None)
         for tree in trees:
             runs = draw(tree)
-            comparisons.append(compare(engine, f"{name}, {tree}", f"{name}, AR", runs, plain[name]))
+            comparisons.append(compare(f"{name}, {tree}", f"{name}, AR", runs, plain[name]))
     (first, reference), *others = plain.items()
     for name, runs in others:
-        comparisons.append(compare(engines[first], f"{name}, AR", f"{first}, AR", runs, reference))
+        comparisons.append(compare(f"{name}, AR", f"{first}, AR", runs, reference))
     return comparisons

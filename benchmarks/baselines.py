@@ -1,9 +1,12 @@
 """Which eager baselines a bundle can be measured against. Imports PyTorch only when they are asked for."""
 
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from vvs.benchmarks.bench import PipelineRunner
+from vvs.benchmarks.contender import Contender
 from vvs.benchmarks.timing import Runner
 from vvs.engine import Conditioning, Engine
 from vvs.errors import SettingsError
@@ -13,6 +16,10 @@ from vvs.runtime.prompts import encode
 
 if TYPE_CHECKING:
     from vvs.export.model_set import ModelSet
+
+
+PUBLISHED = "vvs as published"
+"""Our VVS with the eager loop's settings: one tree, the exact rule, a path at random."""
 
 
 def recipe_models(recipe: Path, bundle: Bundle) -> "ModelSet":
@@ -46,10 +53,32 @@ def eager_engine(recipe: Path, bundle: Bundle) -> Engine:
     return EagerEngine(models)
 
 
-def eager_runners(recipe: Path, pipeline: Pipeline) -> tuple[list[Runner], list[str]]:
-    """AR, compiled AR, EAGLE and VVS in eager PyTorch, and sentences about what is left out."""
+def eager_runners(
+    recipe: Path, pipeline: Pipeline, threads: int | None = None
+) -> tuple[list[Runner], list[str]]:
+    """AR, compiled AR, EAGLE and VVS in eager PyTorch, and our VVS with the same settings.
+
+    Args:
+        recipe: of the bundle, with its weights.
+        pipeline: of the bundle.
+        threads: that PyTorch computes with from now on; None leaves that to PyTorch.
+
+    Returns:
+        The runners, and sentences about what is left out: everything where there is no PyTorch.
+
+    """
+    if find_spec("torch") is None:
+        return [], [
+            "PyTorch is not installed, so that its loops are left out; "
+            "`pip install 'vvs-toolkit[export]'` brings it."
+        ]
     models = recipe_models(recipe, pipeline.bundle)
+    import torch
+
     from vvs.benchmarks.eager_baselines import EagerAR, EagerVVS
+
+    if threads is not None:
+        torch.set_num_threads(threads)
 
     def encode_one(prompt: str) -> Conditioning:
         return encode(pipeline.bundle, [prompt])
@@ -59,12 +88,15 @@ def eager_runners(recipe: Path, pipeline: Pipeline) -> tuple[list[Runner], list[
     notes = []
     reason = _cannot_compile()
     if reason:
-        notes.append(f"torch.compile is left out: {reason}")
+        notes.append(f"torch.compile is left out: {reason}.")
     else:
         runners.append(EagerAR(models, encode_one, ar, compiled=True))
-    for mode in ("eagle", "vvs"):
-        config = pipeline.configure(mode, acceptance="exact")
-        runners.append(EagerVVS(models, encode_one, config))
+    published = replace(pipeline.configure("vvs", acceptance="exact", selector="random"), skip_tree=None)
+    runners += [
+        EagerVVS(models, encode_one, pipeline.configure("eagle", acceptance="exact")),
+        EagerVVS(models, encode_one, published),
+        PipelineRunner(Contender(PUBLISHED, published), pipeline),
+    ]
     return runners, notes
 
 

@@ -1,4 +1,4 @@
-"""The benchmark: modes side by side on this machine, as a table, JSON, Markdown and plots.
+"""Bench: modes side by side on this machine, measured; :mod:`vvs.benchmarks.bench_report` shows them.
 
 Accepted length has the one definition of :mod:`vvs.statistics`. Device time is the time inside graph
 executions during steps; everything else is wall-clock time of whole calls.
@@ -10,11 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from vvs.benchmarks.contender import Contender
-from vvs.benchmarks.environment import environment
-from vvs.benchmarks.report import Rows, markdown, write_json, write_text
+from vvs.benchmarks.environment import bundle_identity, environment
 from vvs.benchmarks.timing import Runner, TimingSettings, measure
 from vvs.errors import SettingsError
+from vvs.observing import marked
+from vvs.runtime.backends import DEFAULT_BACKEND
 from vvs.runtime.pipeline import Pipeline
+from vvs.runtime.tracing import traced
 from vvs.statistics import Statistics
 
 SCHEMA = 1
@@ -30,7 +32,6 @@ SWEEP = (
     "vvs policy=dynamic:0.4",
 )
 """What is measured unless something else is asked for; the first is the baseline."""
-MEBI = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -47,13 +48,29 @@ class PipelineRunner:
 
     @property
     def config(self) -> dict[str, Any]:
-        """Every setting."""
+        """Every setup."""
         return self.contender.config.describe()
+
+    @property
+    def foreign(self) -> bool:
+        """No."""
+        return False
 
     def run(self, prompts: Sequence[str], seeds: Sequence[int]) -> tuple[Statistics, ...]:
         """Draw one picture for each prompt in one batch."""
         done = self.pipeline.generate(prompts, self.contender.config, seeds, batch=len(prompts))
         return done.statistics
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What a report says about a measurement besides its figures."""
+
+    backend: str = DEFAULT_BACKEND
+    threads: int | None = None
+    """Threads of a graph; None is every CPU."""
+    notes: tuple[str, ...] = ()
+    """Sentences, such as about what was left out."""
 
 
 def bench(
@@ -62,6 +79,7 @@ def bench(
     prompts: Sequence[str],
     batches: Sequence[int],
     settings: TimingSettings,
+    setup: Setup,
     advance: Callable[[int, float], None] = lambda batch, share: None,
 ) -> dict[str, Any]:
     """Measure all runners at all batch sizes; the report as plain data.
@@ -82,70 +100,22 @@ def bench(
         results += [one.figures(timed[0]) for one in timed]
     return {
         "schema": SCHEMA,
-        "bundle": {"name": manifest.name, "source": manifest.source, "precision": manifest.precision},
-        "environment": environment(),
-        "settings": {**vars(settings), "prompts": list(prompts), "baseline": runners[0].label},
+        "bundle": bundle_identity(manifest),
+        "environment": environment(setup.threads),
+        "settings": {
+            **vars(settings),
+            "prompts": list(prompts),
+            "baseline": runners[0].label,
+            "backend": setup.backend,
+        },
+        "notes": list(setup.notes),
         "results": results,
     }
 
 
-def rows(report: dict[str, Any]) -> Rows:
-    """The table of a report."""
-    return [_row(result) for result in report["results"]]
-
-
-def _row(result: dict[str, Any]) -> dict[str, str]:
-    p50, ratio = result["latency_ms"]["p50"], result["ratio"]
-    peak = result["peak_bytes"]
-    outside = result["outside_ms"]
-    inside = result["device_ms"]
-    return {
-        "mode": result["label"],
-        "batch": str(result["batch"]),
-        "ms p50 (95%)": f"{p50['value']:.0f} ({p50['low']:.0f}..{p50['high']:.0f})",
-        "p90": f"{result['latency_ms']['p90']['value']:.0f}",
-        "p99": f"{result['latency_ms']['p99']['value']:.0f}",
-        "speed-up (95%)": f"{ratio['value']:.2f} ({ratio['low']:.2f}..{ratio['high']:.2f})",
-        "images/s": f"{result['images_per_second']:.2f}",
-        "tokens/s": f"{result['tokens_per_second']:.0f}",
-        "passes": f"{result['forward_passes']:.1f}",
-        "compression": f"{result['step_compression']:.2f}",
-        "accepted verify / skip": f"{result['accepted_verify']:.2f} / {result['accepted_skip']:.2f}",
-        "skipped": f"{100 * result['skip_share']:.0f}%",
-        "outside engines": "-" if outside is None else f"{100 * outside / (inside + outside):.0f}%",
-        "peak MiB": "-" if peak is None else f"{peak / MEBI:.0f}",
-    }
-
-
-def verdicts(report: dict[str, Any]) -> list[str]:
-    """A sentence for every mode that does not pay on this machine, and one if none does."""
-    baseline = report["settings"]["baseline"]
-    others = [r for r in report["results"] if r["label"] != baseline]
-    slower = [r for r in others if r["ratio"]["high"] < 1]
-    sentences = [
-        f"{r['label']} does not pay here at batch {r['batch']}: "
-        f"it takes {1 / r['ratio']['value']:.2f} times as long as {baseline}."
-        for r in slower
-    ]
-    if others and len(slower) == len(others):
-        sentences.append(
-            f"Speculation does not pay on this device with this bundle: nothing is faster than {baseline}."
-        )
-    return sentences
-
-
-def write_report(report: dict[str, Any], out: Path) -> None:
-    """Write ``bench.json`` and ``bench.md`` into the folder ``out``."""
-    where = report["environment"]
-    lines = [
-        f"# {report['bundle']['name']} ({report['bundle']['precision']})",
-        "",
-        f"{where['processor']}, {where['threads']} threads; "
-        f"vvs {where['vvs']}, revision {where['revision']}, onnxruntime {where['packages']['onnxruntime']}. "
-        f"Speed-ups are medians of call-by-call ratios to {report['settings']['baseline']}, in one run.",
-        "",
-        markdown(rows(report)),
-        *(f"- {sentence}" for sentence in verdicts(report)),
-    ]
-    write_json(out / "bench.json", report)
-    write_text(out / "bench.md", "\n".join(lines).rstrip() + "\n")
+def trace_one(runners: Sequence[Runner], prompt: str, seed: int, path: Path) -> None:
+    """Write one trace in which every runner draws one picture, unmeasured, inside a span of its label."""
+    with traced(path):
+        for runner in runners:
+            with marked(runner.label):
+                runner.run([prompt], [seed])

@@ -11,7 +11,7 @@ from vvs.benchmarks.bootstrap import Estimate
 from vvs.benchmarks.report import Rows
 from vvs.errors import SettingsError
 
-IDENTITY = ("processor", "threads", "packages")
+IDENTITY = ("processor", "threads", "gpus", "driver", "packages")
 """Of the environment: what should be the same for two reports to be comparable."""
 
 

@@ -4,12 +4,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from vvs.benchmarks.bench_report import PHASES, timed
 from vvs.benchmarks.picture import new_picture, save_picture
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-
-PHASES = ("prefill", "draft", "target", "accept", "commit", "host", "decode")
 
 
 def draw_plots(report: Mapping[str, Any], out: Path, score: Mapping[str, Any] | None = None) -> list[Path]:
@@ -50,10 +49,11 @@ def _latency(axes: "Axes", results: Sequence[Mapping[str, Any]]) -> None:
 
 def _phases(axes: "Axes", results: Sequence[Mapping[str, Any]]) -> None:
     """Where the time of a picture goes."""
-    labels = [result["label"] for result in results]
-    left = [0.0] * len(results)
+    shown = timed(results)
+    labels = [result["label"] for result in shown]
+    left = [0.0] * len(shown)
     for phase in PHASES:
-        widths = [result["phase_ms"][phase] for result in results]
+        widths = [result["phase_ms"][phase] for result in shown]
         axes.barh(labels, widths, left=left, label=phase)
         left = [a + b for a, b in zip(left, widths, strict=True)]
     axes.invert_yaxis()

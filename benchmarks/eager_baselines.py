@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from vvs.acceptance import Exact
 from vvs.config import GenerationConfig
 from vvs.engine import Conditioning
 from vvs.errors import SettingsError
@@ -21,6 +22,7 @@ from vvs.export.graphs import DraftTreeGraph, EncodePromptGraph
 from vvs.export.layers import Rows, prompt_visibility, visibility_bias
 from vvs.export.llamagen import Target
 from vvs.export.model_set import ModelSet
+from vvs.selection import RandomPath
 from vvs.skipping import EMITTED_BEFORE_FIRST_SKIP, Never, Uniform
 from vvs.statistics import Statistics, StepKind, StepTimes
 
@@ -120,6 +122,11 @@ class EagerAR:
         """Every setting."""
         return self._config.describe()
 
+    @property
+    def foreign(self) -> bool:
+        """Yes."""
+        return True
+
     def run(self, prompts: Sequence[str], seeds: Sequence[int]) -> tuple[Statistics, ...]:
         """Draw the prompts one after another."""
         return tuple(self.draw(prompt, seed)[1] for prompt, seed in zip(prompts, seeds, strict=True))
@@ -179,6 +186,10 @@ class EagerVVS:
         _require(config)
         if config.tree is None or not isinstance(config.skipping, Never | Uniform):
             raise SettingsError("the eager VVS baseline needs a tree, and skips uniformly or never")
+        if config.skip_tree is not None or config.selector != RandomPath() or config.acceptance != Exact():
+            raise SettingsError(
+                "the eager VVS baseline knows the exact rule, one tree and the path selector random only"
+            )
         self._config = config
         self._model = _Model(models, encode, config.cfg_scale)
         shape = models.trees[config.tree]
@@ -193,6 +204,11 @@ class EagerVVS:
     def config(self) -> dict[str, Any]:
         """Every setting."""
         return self._config.describe()
+
+    @property
+    def foreign(self) -> bool:
+        """Yes."""
+        return True
 
     def run(self, prompts: Sequence[str], seeds: Sequence[int]) -> tuple[Statistics, ...]:
         """Draw the prompts one after another."""

@@ -5,6 +5,7 @@ so many iterations and at least so long. Contenders take turns call by call, eac
 one: a machine that slows down slows all alike. Ratios are formed pair by pair, from neighbours in time.
 """
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from time import perf_counter
@@ -16,6 +17,7 @@ from vvs.arrays import Float64Array
 from vvs.benchmarks.bootstrap import percentile
 from vvs.benchmarks.memory import forget_peak, peak_bytes
 from vvs.errors import SettingsError
+from vvs.observing import marked
 from vvs.statistics import Span, Statistics, StepKind
 
 
@@ -53,6 +55,11 @@ class Runner(Protocol):
         """Its settings, as plain data."""
         ...
 
+    @property
+    def foreign(self) -> bool:
+        """Whether it is what a user would run instead of this toolkit."""
+        ...
+
     def run(self, prompts: Sequence[str], seeds: Sequence[int]) -> tuple[Statistics, ...]:
         """Draw one picture for each prompt, to the last pixel."""
         ...
@@ -69,7 +76,7 @@ class Timed:
     statistics: list[Statistics] = field(default_factory=list)
     """Of every picture."""
     peak: int | None = None
-    """Most bytes resident during a call."""
+    """Most bytes that the whole process held resident during a call."""
 
     def ratios(self, baseline: "Timed") -> Float64Array:
         """How many times faster than ``baseline``, call by call."""
@@ -86,6 +93,7 @@ class Timed:
         return {
             "label": self.runner.label,
             "config": self.runner.config,
+            "foreign": self.runner.foreign,
             "batch": self.batch,
             "calls": len(self.seconds),
             "latency_ms": {
@@ -99,6 +107,7 @@ class Timed:
             "step_compression": self._mean(lambda s: s.step_compression),
             "accepted_verify": self._accepted(StepKind.VERIFY),
             "accepted_skip": self._accepted(StepKind.SKIP),
+            "accepted_lengths": {kind.value: self._histogram(kind) for kind in StepKind},
             "accepted_at_least": {kind.value: self._at_least(kind) for kind in StepKind},
             "skip_share": sum(s.skips for s in self.statistics) / steps if steps else 0.0,
             "peak_bytes": self.peak,
@@ -120,6 +129,11 @@ class Timed:
     def _accepted(self, kind: StepKind) -> float:
         lengths = self._lengths(kind)
         return float(lengths.mean()) if lengths.size else 0.0
+
+    def _histogram(self, kind: StepKind) -> dict[str, int]:
+        """How many steps of a kind had each accepted length."""
+        counted = sum((s.accepted[kind] for s in self.statistics), Counter[int]())
+        return {str(length): counted[length] for length in sorted(counted)}
 
     def _at_least(self, kind: StepKind) -> list[float]:
         """Share of the steps that accepted at least 1, 2, ... drafted tokens: acceptance per tree depth."""
@@ -182,9 +196,10 @@ def _warm_up(runner: Runner, prompts: list[str], seeds: list[int], seconds: floa
 
 def _measure_one(result: Timed, prompts: list[str], seeds: list[int]) -> None:
     tells = forget_peak()
-    start = perf_counter()
-    statistics = result.runner.run(prompts, seeds)
-    result.seconds.append(perf_counter() - start)
+    with marked(result.runner.label):
+        start = perf_counter()
+        statistics = result.runner.run(prompts, seeds)
+        result.seconds.append(perf_counter() - start)
     result.statistics += statistics
     peak = peak_bytes() if tells else None
     if peak is not None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from vvs.cli.recipes import find_recipe
-from vvs.errors import SettingsError
+from vvs.errors import BackendError, SettingsError
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -59,6 +59,13 @@ def bench(
     ] = True,
     backend: Annotated[str, typer.Option(help="Backend that runs the graphs.")] = "onnxruntime",
     threads: Annotated[int | None, typer.Option(min=1, help="Threads of a graph [every CPU].")] = None,
+    trace: Annotated[
+        Path | None,
+        typer.Option(help="Afterwards draw a picture in every mode, and write a trace for Perfetto."),
+    ] = None,
+    nvtx: Annotated[
+        bool, typer.Option("--nvtx", help="Mark every call and phase for Nsight Systems.")
+    ] = False,
 ) -> None:
     """Measure AR, EAGLE-2, LANTERN, LANTERN++ and VVS side by side in one run.
 
@@ -78,13 +85,15 @@ def bench(
     from rich.progress import Progress
 
     from vvs.benchmarks.baselines import eager_runners
-    from vvs.benchmarks.bench import SWEEP, PipelineRunner, rows, verdicts, write_report
+    from vvs.benchmarks.bench import SWEEP, PipelineRunner, Setup, trace_one
     from vvs.benchmarks.bench import bench as run
     from vvs.benchmarks.bench_plots import draw_plots
+    from vvs.benchmarks.bench_report import sentences, tables, write_report
     from vvs.benchmarks.contender import Contender
     from vvs.benchmarks.report import print_table
     from vvs.benchmarks.timing import Runner, TimingSettings
     from vvs.runtime.pipeline import Pipeline
+    from vvs.runtime.tracing import traced
 
     settings = TimingSettings(warm_up, duration, iterations, seed)
     quality = _read_score(score)
@@ -93,14 +102,13 @@ def bench(
     runners: list[Runner] = [
         PipelineRunner(Contender.parse(text, pipeline), pipeline) for text in contenders or SWEEP
     ]
+    notes: list[str] = []
     if baselines is not None:
-        found, notes = eager_runners(baselines, pipeline)
+        found, notes = eager_runners(baselines, pipeline, threads)
         runners += found
-        for note in notes:
-            console.print(note, soft_wrap=True)
     chosen = prompts or list(pipeline.bundle.manifest.examples)
     sizes = batches or [1]
-    with Progress(console=Console(stderr=True), transient=True) as progress:
+    with Progress(console=Console(stderr=True), transient=True) as progress, traced(None, nvtx=nvtx):
         tasks = {size: progress.add_task(f"batch {size}", total=1.0) for size in sizes}
         report = run(
             runners,
@@ -108,18 +116,24 @@ def bench(
             chosen,
             sizes,
             settings,
+            Setup(backend, threads, tuple(notes)),
             lambda size, share: progress.update(tasks[size], completed=share),
         )
     floors = _floor(pipeline.bundle, backend, threads, chosen, console) if floor else None
     write_report(report | {"floor": floors}, out)
     where = report["environment"]
-    print_table(rows(report), f"{bundle.name} on {where['processor']}, {where['threads']} threads", console)
-    for sentence in verdicts(report):
+    console.print(f"{bundle.name} on {where['processor']}, {where['threads']} threads", soft_wrap=True)
+    for title, rows in tables(report):
+        print_table(rows, title, console)
+    for sentence in sentences(report):
         console.print(sentence, soft_wrap=True)
     drawn = draw_plots(report, out, quality) if plots else []
     console.print(f"report: {out / 'bench.json'}  {out / 'bench.md'}", soft_wrap=True)
     if drawn:
         console.print(f"plots: {'  '.join(map(str, drawn))}", soft_wrap=True)
+    if trace is not None:
+        trace_one(runners, chosen[0], seed, trace)
+        console.print(f"trace: {trace}", soft_wrap=True)
 
 
 def _plan(recipe: str, device: str, console: "Console") -> None:
@@ -154,7 +168,12 @@ def _floor(
         console.print(f"no floor: the probe measures fp32 products, and the bundle is in {precision}")
         return None
     options: dict[str, Any] = {} if threads is None else {"threads": threads}
-    _, costs, seconds = measured_floor(bundle, open_engine(bundle, backend, options), prompts[0])
+    try:
+        engine = open_engine(bundle, backend, options)
+    except BackendError as error:
+        console.print(f"no floor: {error}", soft_wrap=True)
+        return None
+    _, costs, seconds = measured_floor(bundle, engine, prompts[0])
     title = f"Steps of one request, tree {bundle.manifest.default_tree}, above the floor of {machine.name}"
     print_table(floor_rows(costs, machine, precision, seconds), title, console)
     console.print(

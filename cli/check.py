@@ -1,6 +1,7 @@
 """``vvs check``: greedy decoding must be the same with and without drafting, and on every backend."""
 
 import json
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -35,23 +36,27 @@ def check(
 ) -> None:
     """Compare greedy output with and without drafting, and between backends.
 
-    Says where two runs first differ, by how much the target preferred one token, and whether that is a tie.
+    Says where two runs first differ, by how much the target preferred one token, and whether that is a tie
+    (as ONNX Runtime computes the logits).
     Exits 1 if something differs that is no tie.
     """
     from vvs.benchmarks.agreement import compare_greedy
     from vvs.benchmarks.baselines import eager_engine
-    from vvs.runtime.backends import open_engine
+    from vvs.decoding import Decoder
+    from vvs.runtime.backends import open_engine, open_loop
     from vvs.runtime.bundle import Bundle
 
     opened = Bundle.open(bundle)
     names = backends or ["onnxruntime"]
-    engines = {name: open_engine(opened, name) for name in names}
+    loops = {name: open_loop(opened, name) for name in names}
     if recipe is not None:
-        engines["eager PyTorch"] = eager_engine(recipe, opened)
+        loops["eager PyTorch"] = Decoder(eager_engine(recipe, opened), opened.codebook)
     shown = list(prompts or opened.manifest.examples)
     if not shown:
         raise SettingsError("the bundle has no example prompts; give some with --prompt")
-    results = compare_greedy(opened, engines, shown, trees or list(opened.manifest.trees), cfg)
+    results = compare_greedy(
+        opened, loops, cache(lambda: open_engine(opened)), shown, trees or list(opened.manifest.trees), cfg
+    )
     _print(results)
     if as_json is not None:
         _write(as_json, [result.to_dict() for result in results])

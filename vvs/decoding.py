@@ -11,7 +11,7 @@ what runs the models is decided by the engine. Images are not decoded here.
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import closing
 from itertools import islice
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import NamedTuple, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 
@@ -33,6 +33,8 @@ from vvs.uniforms import Uniforms
 
 WARM_UP_EVENTS = 4
 """The prefill and the first steps."""
+News = TypeVar("News")
+"""What a loop tells after a step."""
 
 
 class Generation(NamedTuple):
@@ -157,14 +159,7 @@ class Decoder:
         observe: Callable[[StepEvent], None] = lambda event: None,
     ) -> Generation:
         """Decode to the end, as :meth:`run`, passing every event to ``observe``."""
-        with closing(self.run(conditioning, configs, streams)) as events:
-            while True:
-                try:
-                    event = next(events)
-                except StopIteration as end:
-                    finished: Generation = end.value
-                    return finished
-                observe(event)
+        return finish(self.run(conditioning, configs, streams), observe)
 
     def _run(
         self, conditioning: Conditioning, requests: list[Request]
@@ -178,6 +173,20 @@ class Decoder:
             np.stack([request.image() for request in requests]),
             tuple(request.statistics for request in requests),
         )
+
+
+def finish(
+    run: Generator[News, None, Generation], observe: Callable[[News], None] = lambda news: None
+) -> Generation:
+    """Go on with a run of a loop to its end, passing everything it yields to ``observe``."""
+    with closing(run) as events:
+        while True:
+            try:
+                news = next(events)
+            except StopIteration as end:
+                finished: Generation = end.value
+                return finished
+            observe(news)
 
 
 def trees_of(config: GenerationConfig) -> list[str]:
@@ -226,7 +235,7 @@ class _Batch:
         self._stopwatch.resume()
         requests = self._requests
         scales = np.array([request.config.cfg_scale for request in requests], np.float32)
-        with self._stopwatch.measure(Span.TARGET):
+        with self._stopwatch.measure(Span.PREFILL):
             logits, features = self._session.prefill(conditioning, scales)
         by_request = features.reshape(-1, len(requests), *features.shape[1:])
         with self._stopwatch.measure(Span.ACCEPT):

@@ -6,6 +6,7 @@ Nobody, unless :func:`observed` says so for the current thread; then every stopw
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from time import perf_counter
 from typing import Protocol
 
 
@@ -37,3 +38,18 @@ def observed(observer: SpanObserver) -> Iterator[None]:
         yield
     finally:
         _OBSERVER.reset(token)
+
+
+@contextmanager
+def marked(name: str) -> Iterator[None]:
+    """Tell whoever observes that what is inside the ``with`` block is ``name``; spans inside nest in it."""
+    observer = current_observer()
+    if observer is None:
+        yield
+        return
+    observer.enter(name)
+    start = perf_counter()
+    try:
+        yield
+    finally:
+        observer.leave(name, start, perf_counter())

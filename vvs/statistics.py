@@ -52,7 +52,7 @@ class StepTimes:
     """Seconds of one step of a batch, or of its prefill."""
 
     spans: Mapping[Span, float]
-    """Every span; PREFILL and DECODE are 0 here."""
+    """Every span; DECODE is 0 here, and PREFILL in all steps."""
     total: float
     engines: float
     """Seconds inside graph executions, of ``total``."""

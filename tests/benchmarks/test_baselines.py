@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -96,6 +97,9 @@ def test_what_the_baselines_cannot_do(models: ModelSet) -> None:
         EagerAR(models, nothing, GenerationConfig(sampling=Sampling(top_p=0.5)))
     with pytest.raises(SettingsError, match="skips uniformly or never"):
         EagerVVS(models, nothing, GenerationConfig(tree=CHAIN, skipping=Dynamic()))
+    wider = GenerationConfig(tree=CHAIN, skipping=Uniform(2), skip_tree=CHAIN)
+    with pytest.raises(SettingsError, match="one tree and the path selector random only"):
+        EagerVVS(models, nothing, wider)
 
 
 def test_the_benchmark_measures_them_in_the_same_run(
@@ -110,6 +114,16 @@ def test_the_benchmark_measures_them_in_the_same_run(
     report = (tmp_path / "o" / "bench.md").read_text()
     for label in ("eager PyTorch ar", "eager PyTorch eagle", "eager PyTorch vvs"):
         assert f"| {label} | 1 |" in report
+    assert "- torch.compile is left out: no compiler." in report
+    assert re.search("eager PyTorch ar takes .* times as long as ar, with the same settings", report)
+    assert re.search("eager PyTorch vvs takes .* times as long as vvs as published, with the same", report)
+
+
+def test_without_pytorch_its_loops_are_left_out(tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("vvs.benchmarks.baselines.find_spec", lambda name: None)
+    runners, (note,) = eager_runners(Path("no.toml"), Pipeline.from_bundle(tiny_bundle))
+    assert runners == []
+    assert "PyTorch is not installed" in note
 
 
 def test_a_recipe_of_another_model_is_refused(tiny_bundle: Path, tiny_recipe: Path) -> None:

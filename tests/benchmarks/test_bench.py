@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import itertools
 import json
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,8 +17,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner, Result
 
-from vvs.benchmarks.bench import bench, rows, verdicts
+from vvs.benchmarks.bench import Setup, bench
 from vvs.benchmarks.bench_changes import changes, differences
+from vvs.benchmarks.bench_report import depth_rows, phase_rows, sentences, speed_rows, step_rows
 from vvs.benchmarks.bootstrap import Estimate, estimate, percentile
 from vvs.benchmarks.memory import forget_peak, peak_bytes
 from vvs.benchmarks.timing import TimingSettings, measure
@@ -50,7 +52,11 @@ class Fake:
 
     @property
     def config(self) -> dict[str, Any]:
-        return {"takes": self.takes}
+        return {"takes": self.takes, "tree": "oak"}
+
+    @property
+    def foreign(self) -> bool:
+        return False
 
     def run(self, prompts: Sequence[str], seeds: Sequence[int]) -> tuple[Statistics, ...]:
         self.clock[0] += self.takes
@@ -90,6 +96,8 @@ def test_runners_take_turns_over_the_same_prompts(fakes: tuple[Fake, Fake]) -> N
     assert (figures["images_per_second"], figures["tokens_per_second"]) == (4, 48)
     assert (figures["forward_passes"], figures["step_compression"]) == (3, 4)
     assert figures["accepted_at_least"] == {"verify": [0.5, 0.5], "skip": [1, 1, 1]}
+    # Three pictures of each batch of two: every step of all four.
+    assert figures["accepted_lengths"] == {"verify": {"0": 4, "2": 4}, "skip": {"3": 4}}
     assert figures["skip_share"] == pytest.approx(1 / 3)
     assert (figures["device_ms"], figures["outside_ms"]) == (2000, 1000)
     assert figures["phase_ms"]["prefill"] == 500
@@ -153,7 +161,9 @@ def test_the_command_reports_plots_and_compares(vvs: Vvs, tiny_bundle: Path, tmp
     )
     assert report["results"][0]["step_compression"] == 1
     assert report["environment"]["packages"]["onnxruntime"]
-    assert "| vvs policy=uniform:2 | 2 |" in (out / "bench.md").read_text()
+    assert report["environment"]["threads"] == 1
+    assert re.fullmatch("[0-9a-f]{64}", report["bundle"]["files"])
+    assert (out / "bench.md").read_text().count("| vvs policy=uniform:2 | 2 |") == 4
     assert "decode" in report["results"][1]["phase_ms"]
     # The same report against itself, then against one that is surely slower.
     same = vvs("bench", "--compare", out / "bench.json", out / "bench.json")
@@ -181,10 +191,14 @@ def test_quality_is_plotted_against_speed_where_settings_were_scored(
     assert (tmp_path / "o" / "quality.png").is_file()
 
 
-def result_of(label: str, low: float, high: float, ratio: float) -> dict[str, Any]:
+def result_of(
+    label: str, low: float, high: float, ratio: float, tree: str | None = "oak", *, foreign: bool = False
+) -> dict[str, Any]:
     estimate_ = {"value": (low + high) / 2, "low": low, "high": high}
     return {
         "label": label,
+        "config": {"tree": tree},
+        "foreign": foreign,
         "batch": 1,
         "latency_ms": {"p50": estimate_},
         "ratio": {"value": ratio, "low": ratio - 0.01, "high": ratio + 0.01},
@@ -195,6 +209,7 @@ def result_of(label: str, low: float, high: float, ratio: float) -> dict[str, An
 def report_of(*results: dict[str, Any]) -> dict[str, Any]:
     return {
         "settings": {"baseline": "ar"},
+        "notes": [],
         "results": list(results),
         "environment": {"processor": "p", "threads": 2, "packages": {}},
         "bundle": {},
@@ -202,13 +217,35 @@ def report_of(*results: dict[str, Any]) -> dict[str, Any]:
 
 
 def test_what_does_not_pay_is_said() -> None:
-    slow, fast = result_of("eagle", 1, 2, 0.5), result_of("vvs", 1, 2, 1.5)
-    ar = result_of("ar", 1, 2, 1.0)
-    assert verdicts(report_of(ar, slow, fast)) == [
+    ar, slow, fast = (
+        result_of("ar", 1, 2, 1.0, None),
+        result_of("eagle", 1, 2, 0.5),
+        result_of("vvs", 1, 2, 1.5),
+    )
+    assert sentences(report_of(ar, slow, fast)) == [
         "eagle does not pay here at batch 1: it takes 2.00 times as long as ar."
     ]
-    assert verdicts(report_of(ar, fast)) == []
-    assert "nothing is faster than ar" in verdicts(report_of(ar, slow))[-1]
+    assert sentences(report_of(ar, fast)) == []
+    assert "at batch 1: nothing that drafts is surely faster than ar" in sentences(report_of(ar, slow))[-1]
+    # Within the noise of AR is not faster; and what pays at one batch size may not pay at another.
+    (unsure,) = sentences(report_of(ar, result_of("vvs", 1, 2, 1.0)))
+    assert "nothing that drafts is surely faster" in unsure
+    (larger,) = sentences(report_of(ar, fast, ar | {"batch": 8}, slow | {"batch": 8}))[1:]
+    assert "at batch 8: nothing" in larger
+
+
+def test_other_loops_are_compared_to_ours_of_the_same_settings_and_prove_nothing_about_drafting() -> None:
+    ar, ours = result_of("ar", 1, 3, 1.0, None), result_of("vvs", 1, 1, 2.0, "elm")
+    theirs = [
+        result_of("eager ar", 4, 6, 0.4, None, foreign=True),
+        result_of("eager vvs", 7, 9, 0.25, "elm", foreign=True),
+        result_of("eager eagle", 7, 9, 0.25, "fir", foreign=True),
+    ]
+    assert sentences(report_of(ar, ours, *theirs) | {"notes": ["one more is left out."]}) == [
+        "one more is left out.",
+        "eager ar takes 2.50 times as long as ar, with the same settings at batch 1.",
+        "eager vvs takes 8.00 times as long as vvs, with the same settings at batch 1.",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -253,13 +290,38 @@ def test_requests_that_cannot_be_measured(vvs: Vvs, tiny_bundle: Path, tmp_path:
     assert "unknown mode 'warp'" in result.stderr
     pipeline = Pipeline.from_bundle(tiny_bundle)
     with pytest.raises(SettingsError, match="nothing to measure"):
-        bench([], pipeline, ["a"], [1], TimingSettings())
+        bench([], pipeline, ["a"], [1], TimingSettings(), Setup())
 
 
-def test_the_table_has_every_result(fakes: tuple[Fake, Fake]) -> None:
+def test_the_tables_have_every_result(fakes: tuple[Fake, Fake]) -> None:
     timed = measure(fakes, ["a"], 1, TimingSettings(warm_up_ms=0, duration_s=0, iterations=3))
     report = report_of(*(one.figures(timed[0]) for one in timed))
-    table = rows(report)
+    table = speed_rows(report)
     assert [row["mode"] for row in table] == ["slow", "fast"]
     assert table[1]["speed-up (95%)"] == "4.00 (4.00..4.00)"
-    assert table[1]["outside engines"] == "33%"
+    assert step_rows(report)[0]["steps skipped"] == "33%"
+    assert phase_rows(report)[1] == {
+        "mode": "fast",
+        "batch": "1",
+        "prefill": "500.0",
+        "steps, in engines": "2000.0",
+        "steps, outside": "1000.0 (33%)",
+    }
+    assert depth_rows(report)[0] == {"mode": "slow", "batch": "1", ">= 1": "50%", ">= 2": "50%"}
+
+
+def test_a_trace_shows_a_picture_of_every_mode(vvs: Vvs, tiny_bundle: Path, tmp_path: Path) -> None:
+    short = ("--iterations", 1, "--duration", 0, "--warm-up", 0, "--threads", 1, "--no-floor", "--no-plots")
+    path = tmp_path / "trace.json"
+    result = vvs(
+        "bench", tiny_bundle, *short, "--run", "ar", "--run", "vvs", "-o", tmp_path / "o", "--trace", path
+    )
+    assert result.exit_code == 0, result.output
+    events = json.loads(path.read_text())["traceEvents"]
+    modes = {event["name"]: event for event in events if event["name"] in {"ar", "vvs"}}
+    spans = [event for event in events if event["name"] not in modes]
+    assert {event["name"] for event in spans} >= {"prefill", "draft", "target", "accept", "decode"}
+    for event in spans:
+        drawn = [m for m in modes.values() if m["ts"] <= event["ts"] < m["ts"] + m["dur"]]
+        assert len(drawn) == 1
+    assert sum(event["name"] == "prefill" for event in spans) == 2

@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 from typer.testing import CliRunner, Result
 
-from vvs.benchmarks.agreement import Comparison
+from vvs.benchmarks.agreement import Comparison, compare_greedy
 from vvs.benchmarks.divergence import Divergence, explain, first_difference, logits_after
 from vvs.cli.app import app
+from vvs.config import GenerationConfig
+from vvs.decoding import Decoder, Generation
+from vvs.engine import Conditioning
 from vvs.runtime.backends import open_engine
 from vvs.runtime.bundle import Bundle
 from vvs.runtime.pipeline import Pipeline
 from vvs.runtime.prompts import encode
+from vvs.step import StepEvent
+from vvs.uniforms import Uniforms
 
 Vvs = Callable[..., Result]
 
@@ -44,6 +50,44 @@ def test_drafting_and_backends_do_not_change_greedy_pictures(
         ("eager PyTorch, AR", "onnxruntime, AR"),
     ]
     assert all(c["pictures"] == 1 and not c["wrong"] for c in comparisons)
+
+
+def test_a_backend_that_decides_on_a_device_is_compared_too(
+    vvs: Vvs, tiny_bundle: Path, tmp_path: Path
+) -> None:
+    found = tmp_path / "check.json"
+    backends = ("--backend", "onnxruntime", "--backend", "cuda-on-host")
+    result = vvs("check", tiny_bundle, *backends, "--json", found)
+    assert result.exit_code == 0, result.output
+    comparisons = json.loads(found.read_text())
+    assert ("cuda-on-host, AR", "onnxruntime, AR") in [(c["ours"], c["theirs"]) for c in comparisons]
+    assert len(comparisons) == 3
+
+
+def test_a_loop_that_decodes_something_else_is_found(tiny_bundle: Path) -> None:
+    bundle = Bundle.open(tiny_bundle)
+    engine = open_engine(bundle)
+    honest = Decoder(engine, bundle.codebook)
+
+    class Forgetful(Decoder):
+        """Draws every picture with other guidance than was asked for."""
+
+        def run(
+            self,
+            conditioning: Conditioning,
+            configs: Sequence[GenerationConfig],
+            streams: Sequence[Uniforms],
+        ) -> Generator[StepEvent, None, Generation]:
+            changed = [replace(config, cfg_scale=config.cfg_scale + 4) for config in configs]
+            return super().run(conditioning, changed, streams)
+
+    loops = {"honest": honest, "forgetful": Forgetful(engine, bundle.codebook)}
+    found = compare_greedy(bundle, loops, lambda: engine, ["a red dress"], ["tiny"], 1.0)
+    assert [(c.ours, c.equal, c.wrong) for c in found] == [
+        ("honest, tiny", 1, False),
+        ("forgetful, tiny", 1, False),
+        ("forgetful, AR", 0, True),
+    ]
 
 
 def test_a_difference_that_is_no_tie_is_found_and_explained(tiny_bundle: Path) -> None:

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
-from vvs.benchmarks.environment import environment
+import pytest
+
+from vvs.benchmarks.environment import bundle_identity, environment
 from vvs.benchmarks.report import markdown, write_json
+from vvs.runtime.bundle import Bundle
+from vvs.runtime.cuda_driver import Driver, Gpu
 
 ROWS = [{"mode": "ar", "ms": "10"}, {"mode": "vvs", "ms": "5"}]
 
@@ -28,3 +33,25 @@ def test_the_environment_names_machine_and_versions() -> None:
     assert where["processor"]
     assert where["packages"]["numpy"]
     json.dumps(where)
+
+
+def test_a_gpu_and_its_driver_are_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A stand-in for a driver, which is asked for no more than its name and versions."""
+    (tmp_path / "version").write_text("580.65.06\n")
+    monkeypatch.setattr("vvs.benchmarks.environment.DRIVER_VERSION", tmp_path / "version")
+    driver = Driver((13, 0), (Gpu("NVIDIA L40S", "sm_89"),))
+    monkeypatch.setattr("vvs.benchmarks.environment.find_driver", lambda: driver)
+    where = environment()
+    assert where["gpus"] == ["NVIDIA L40S (sm_89)"]
+    assert where["driver"] == {"version": "580.65.06", "cuda": [13, 0]}
+    monkeypatch.setattr("vvs.benchmarks.environment.find_driver", lambda: None)
+    assert (environment()["gpus"], environment()["driver"]) == ([], None)
+
+
+def test_a_bundle_is_another_one_when_a_file_changes(tiny_bundle: Path) -> None:
+    manifest = Bundle.open(tiny_bundle).manifest
+    name, spec = next(iter(manifest.files.items()))
+    changed = replace(manifest, files={**manifest.files, name: replace(spec, sha256="0" * 64)})
+    tuned = replace(manifest, device_defaults={"here": {"mode": "ar"}})
+    assert bundle_identity(changed)["files"] != bundle_identity(manifest)["files"]
+    assert bundle_identity(tuned) == bundle_identity(manifest)

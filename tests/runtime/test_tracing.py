@@ -23,12 +23,12 @@ def test_a_generation_becomes_a_trace(tiny_bundle: Path, tmp_path: Path) -> None
     result = CliRunner().invoke(app, [str(argument) for argument in given])
     assert result.exit_code == 0, result.output
     events = json.loads(out.read_text())["traceEvents"]
-    assert {event["name"] for event in events} == {"draft", "target", "accept", "commit", "decode"}
+    assert {event["name"] for event in events} == {"prefill", "draft", "target", "accept", "commit", "decode"}
     assert all(event["ph"] == "X" and event["dur"] > 0 for event in events)
     in_turn = sorted(events, key=lambda event: float(event["ts"]))
     ends = [event["ts"] + event["dur"] for event in in_turn]
     assert all(end <= later["ts"] for end, later in zip(ends, in_turn[1:], strict=False))
-    assert in_turn[0]["name"] == "target"
+    assert in_turn[0]["name"] == "prefill"
     assert in_turn[-1]["name"] == "decode"
 
 
@@ -45,7 +45,7 @@ def test_nvtx_ranges_are_pushed_and_popped(tiny_bundle: Path, monkeypatch: pytes
     pipeline = Pipeline.from_bundle(tiny_bundle, threads=1)
     with traced(None, nvtx=True):
         pipeline.generate("a red dress", "vvs", 0)
-    assert heard[:2] == ["vvs target", "vvs"]
+    assert heard[:2] == ["vvs prefill", "vvs"]
     assert heard.count("vvs") == len(heard) / 2
     assert "vvs decode" in heard
     heard.clear()
