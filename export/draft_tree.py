@@ -204,7 +204,8 @@ class DraftTree(nn.Module):
             return []
         levels = position + torch.arange(self.shape.depth, device=position.device)
         cos, sin = rotation_at(self.drafter.rotation, levels)
-        return [Rotation(*pair) for pair in zip(*(torch.split(part, 1, dim=2) for part in (cos, sin)), strict=True)]
+        turns = (torch.split(part, 1, dim=2) for part in (cos, sin))
+        return [Rotation(*turn) for turn in zip(*turns, strict=True)]
 
     def _expand(self, frontier: _Frontier, rotation: Rotation, seen: _Seen) -> tuple[Tensor, Rows]:
         """Run the k frontier nodes; each sees the past, the consumed rows, its ancestors and itself."""
