@@ -19,6 +19,9 @@ BAD_INPUT = 2
 INTERRUPTED = 130
 """Ctrl-C."""
 
+TORCH_OUT_OF_MEMORY = "can't allocate memory"
+"""What PyTorch says where Python raises MemoryError; its exception is a plain RuntimeError."""
+
 _BAD_INPUT = (SettingsError, PromptError, BundleError)
 
 P = ParamSpec("P")
@@ -47,9 +50,17 @@ def guarded(command: Callable[P, None]) -> Callable[P, None]:
         except OSError as error:
             fail(_of_system(error), FAILED)
         except MemoryError:
-            fail("there is not enough memory; a smaller --batch needs less", FAILED)
+            _no_memory()
+        except RuntimeError as error:
+            if TORCH_OUT_OF_MEMORY not in str(error):
+                raise
+            _no_memory()
 
     return run
+
+
+def _no_memory() -> NoReturn:
+    fail("there is not enough memory; a smaller --batch needs less", FAILED)
 
 
 def fail(sentence: str, code: int) -> NoReturn:

@@ -49,7 +49,7 @@ def find_pictures(folder: Path) -> list[Picture]:
 
 
 def _listed(metadata: Path) -> Iterator[Picture]:
-    for number, line in enumerate(metadata.read_text().splitlines(), start=1):
+    for number, line in enumerate(_text(metadata).splitlines(), start=1):
         if not line.strip():
             continue
         try:
@@ -67,7 +67,7 @@ def _beside(folder: Path) -> Iterator[Picture]:
     for path in sorted(p for p in folder.rglob("*") if p.suffix.lower() in SUFFIXES):
         caption = path.with_suffix(".txt")
         if caption.is_file():
-            yield Picture(path, caption.read_text().strip())
+            yield Picture(path, _text(caption).strip())
         elif path.parent != folder:
             yield Picture(path, path.parent.name)
         else:
@@ -75,6 +75,13 @@ def _beside(folder: Path) -> Iterator[Picture]:
                 f"the picture {path} has no prompt: put it into {METADATA}, into {caption.name} beside it, "
                 "or the picture into a folder named for its class"
             )
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise SettingsError(f"{path} is not UTF-8 text: {error.reason} at byte {error.start}") from error
 
 
 @torch.no_grad()
@@ -91,11 +98,11 @@ def tokenise(vq: VQTokenizer, pictures: list[Picture], size: int, console: Conso
 
 def _pixels(path: Path, size: int) -> Tensor:
     """One picture ``[3, size, size]`` in [-1, 1]."""
-    from PIL import Image, ImageOps, UnidentifiedImageError
+    from PIL import Image, ImageOps
 
     try:
         with Image.open(path) as image:
             square = ImageOps.fit(image.convert("RGB"), (size, size), Image.Resampling.LANCZOS)
-    except (OSError, UnidentifiedImageError) as error:
+    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
         raise SettingsError(f"the picture {path} cannot be read: {error}") from error
     return torch.from_numpy(np.asarray(square, np.float32)).permute(2, 0, 1) / 127.5 - 1

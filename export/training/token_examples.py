@@ -22,7 +22,8 @@ class TokenExamples:
     """n pictures as tokens ``[n, grid * grid]`` with the prompt encoder's inputs, each ``[n, ...]``.
 
     Raises:
-        SettingsError: there are none, tokens lie outside the vocabulary, or arrays do not have one length.
+        SettingsError: there are none, tokens are no integers or lie outside the vocabulary, or arrays do not
+            have one length.
 
     """
 
@@ -38,6 +39,8 @@ class TokenExamples:
                 f"the image tokens have shape {list(tokens.shape)}, "
                 f"but must be [n, {geometry.image_tokens}] with n >= 1"
             )
+        if tokens.dtype.kind not in "iu":
+            raise SettingsError(f"the image tokens are {tokens.dtype}, but they must be integers")
         if tokens.min() < 0 or tokens.max() >= geometry.vocabulary:
             raise SettingsError(
                 f"the image tokens lie in {tokens.min()}..{tokens.max()}, "

@@ -6,10 +6,12 @@ numbers of step i depend on the seed and i alone, so an interrupted run goes on 
 
 import math
 import os
+import struct
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from pickle import PickleError
 from typing import Any, Protocol
 
 import numpy as np
@@ -112,13 +114,12 @@ class _Run:
             state: dict[str, Any] = torch.load(self.path, weights_only=True)
             self.stage.module.load_state_dict(state["module"])
             self.optimizer.load_state_dict(state["optimizer"])
-        except (RuntimeError, KeyError, ValueError, EOFError) as error:
+            self.average, self.step = state["average"], state["step"]
+        except (RuntimeError, KeyError, ValueError, EOFError, PickleError, struct.error) as error:
             raise VvsError(
                 f"the training state {self.path} does not fit this stage ({type(error).__name__}); "
                 "remove it to start afresh"
             ) from error
-        self.average = state["average"]
-        self.step = state["step"]
         return True
 
     def update(self) -> dict[str, float]:

@@ -138,6 +138,14 @@ def test_pictures_are_cropped_scaled_and_encoded(tiny_models: ModelSet, pictures
         np.testing.assert_array_equal(tokens[5], tiny_models.vq.encode(pixels).flatten().numpy())
 
 
+def test_a_picture_too_large_to_open_is_a_sentence(
+    tiny_models: ModelSet, pictures: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 100)  # Pillow refuses more than twice as many
+    with pytest.raises(SettingsError, match=r"0\.png cannot be read: Image size \(240 pixels\) exceeds"):
+        tokenise(tiny_models.vq, find_pictures(pictures), 12, None)
+
+
 def test_prompts_lie_beside_pictures_or_in_a_list(pictures: Path) -> None:
     folder = pictures / "red dress"
     (folder / "2.txt").write_text("a green shoe\n")
@@ -155,6 +163,8 @@ def test_prompts_lie_beside_pictures_or_in_a_list(pictures: Path) -> None:
         ("no prompt", "has no prompt: put it into metadata.jsonl"),
         ("unknown word", "does not know the word 'cat'"),
         ("bad line", "line 1 of"),
+        ("list of bytes", "metadata.jsonl is not UTF-8 text"),
+        ("caption of bytes", "0.txt is not UTF-8 text"),
         ("broken picture", "cannot be read"),
         ("too few", "8 of 8 examples are to be held out"),
     ],
@@ -175,6 +185,10 @@ def test_mistakes_are_sentences_and_leave_no_drafter(
             (pictures / "red dress").rename(pictures / "red cat")
         case "bad line":
             (pictures / "metadata.jsonl").write_text('{"file_name": "0.png"}\n')
+        case "list of bytes":
+            (pictures / "metadata.jsonl").write_bytes(b"\xff\xfe{")
+        case "caption of bytes":
+            (pictures / "red dress" / "0.txt").write_bytes(b"caf\xe9")
         case "broken picture":
             (pictures / "red dress" / "0.png").write_bytes(b"no picture")
         case _:
@@ -192,6 +206,7 @@ def test_mistakes_are_sentences_and_leave_no_drafter(
     [
         ({"tokens": np.zeros((2, 35), np.int64)}, r"shape \[2, 35\], but must be \[n, 36\]"),
         ({"tokens": np.full((2, 36), 96)}, r"lie in 96..96, but the target's vocabulary is 0..95"),
+        ({"tokens": np.zeros((2, 36), np.float32)}, "tokens are float32, but they must be integers"),
         ({"mask": np.ones((2, 5), np.bool_)}, r"mask has shape \[2, 5\], but must be \[2, 6\]"),
         ({"mask": None}, "no array 'mask'; this model's prompts need token_ids and mask"),
         ({"tokens": None}, "has no array 'tokens'"),

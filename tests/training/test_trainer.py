@@ -79,6 +79,26 @@ def test_a_state_of_another_stage_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    "damage", [b"", b"no state", b"\x80\x02junk", b"PK\x03\x04 damaged", "cut", "no average"]
+)
+def test_a_damaged_state_is_refused_and_left_alone(tmp_path: Path, damage: bytes | str) -> None:
+    train(Line(), SETTINGS, tmp_path, QUIET)
+    path = tmp_path / "line.train.pt"
+    if damage == "no average":
+        state = torch.load(path)
+        del state["average"]
+        torch.save(state, path)
+    else:
+        path.write_bytes(path.read_bytes()[:700] if isinstance(damage, str) else damage)
+    before = path.read_bytes()
+    with pytest.raises(
+        VvsError, match=r"line\.train\.pt does not fit this stage .*remove it to start afresh"
+    ):
+        train(Line(), SETTINGS, tmp_path, QUIET)
+    assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize(
     ("change", "message"), [({"steps": 0}, "at least 1"), ({"average_decay": 1.0}, "between 0 and 1")]
 )
 def test_impossible_settings(change: dict[str, float], message: str) -> None:
