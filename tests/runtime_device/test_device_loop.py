@@ -114,7 +114,7 @@ def test_warming_up_captures_every_kind_of_step(
     calls.clear()
     same(pipeline.generate(PROMPTS, "vvs", SEEDS), host.generate(PROMPTS, "vvs", SEEDS))
     assert calls.count("begin_capture") == calls.count("allocate") == calls.count("pinned") == 0
-    assert not caplog.records
+    assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
     pipeline.warm_up(PROMPTS[0], "ar")
     same(pipeline.generate(PROMPTS[0], "ar", 3), host.generate(PROMPTS[0], "ar", 3))
     host.warm_up(PROMPTS, "vvs")
