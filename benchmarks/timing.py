@@ -2,7 +2,9 @@
 
 Warm-up and duration are set as in trtexec: every contender runs for a while unmeasured, then for at least
 so many iterations and at least so long. Contenders take turns call by call, each round starting with another
-one: a machine that slows down slows all alike. Ratios are formed pair by pair, from neighbours in time.
+one: a machine that slows down slows all alike. One that has enough drops out, so that slow ones need not
+repeat themselves until fast ones are done; only the baseline stays to the end. Ratios are formed pair by
+pair, from neighbours in time.
 """
 
 from collections import Counter
@@ -65,7 +67,7 @@ class Runner(Protocol):
         ...
 
 
-@dataclass
+@dataclass(eq=False)
 class Timed:
     """Measurements of one runner at one batch size."""
 
@@ -80,7 +82,8 @@ class Timed:
 
     def ratios(self, baseline: "Timed") -> Float64Array:
         """How many times faster than ``baseline``, call by call."""
-        return np.array([theirs / ours for ours, theirs in zip(self.seconds, baseline.seconds, strict=True)])
+        paired = baseline.seconds[: len(self.seconds)]  # both ran in every round until this one had enough
+        return np.array([theirs / ours for ours, theirs in zip(self.seconds, paired, strict=True)])
 
     def figures(self, baseline: "Timed") -> dict[str, Any]:
         """Everything that is reported, as plain data; times in milliseconds."""
@@ -176,10 +179,12 @@ def measure(
     for runner in runners:
         _warm_up(runner, *drawn(0), settings.warm_up_ms / 1000)
     call = 0
-    while not all(_enough(result, settings) for result in results):
+    baseline = results[0]
+    while waiting := [result for result in results if not _enough(result, settings)]:
         given = drawn(call)
-        first = call % len(results)
-        for result in (*results[first:], *results[:first]):
+        taking = waiting if baseline in waiting else [baseline, *waiting]
+        first = call % len(taking)
+        for result in (*taking[first:], *taking[:first]):
             _measure_one(result, *given)
         call += 1
         advance(min(_done(result, settings) for result in results))

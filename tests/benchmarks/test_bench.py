@@ -105,7 +105,19 @@ def test_runners_take_turns_over_the_same_prompts(fakes: tuple[Fake, Fake]) -> N
 
 def test_measuring_goes_on_until_it_was_long_enough(fakes: tuple[Fake, Fake]) -> None:
     slow, fast = measure(fakes, ["a"], 1, TimingSettings(warm_up_ms=0, duration_s=3, iterations=2))
-    assert len(slow.seconds) == len(fast.seconds) == 6
+    assert len(slow.seconds) == len(fast.seconds) == 6  # the baseline stays to the end
+
+
+def test_who_has_enough_drops_out_and_is_compared_to_the_same_rounds(fakes: tuple[Fake, Fake]) -> None:
+    slow, fast = fakes
+    settings = TimingSettings(warm_up_ms=0, duration_s=3, iterations=2)
+    first, later = measure((fast, slow), ["a", "b"], 1, settings)
+    assert (len(first.seconds), len(later.seconds)) == (6, 2)
+    # Rounds of one prompt and one seed: those that the slow one took are the first ones of both.
+    rounds = [line.split(" ", 1) for line in fast.order[2:]]
+    assert [given for label, given in rounds if label == "slow"] == ["a 0", "b 1"]
+    assert [given for label, given in rounds if label == "fast"] == ["a 0", "b 1", "a 2", "b 3", "a 4", "b 5"]
+    assert later.figures(first)["ratio"]["value"] == 0.25
 
 
 @pytest.mark.parametrize("wrong", [{"iterations": 0}, {"warm_up_ms": -1}, {"duration_s": -1}])
