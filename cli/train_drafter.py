@@ -1,5 +1,6 @@
 """``vvs train-drafter``: an EAGLE drafter for a target of one's own. Needs PyTorch."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -64,7 +65,6 @@ def train_drafter(
     import torch
     from rich.console import Console
 
-    from vvs.export.recipe import load_recipe
     from vvs.export.training.drafter_stage import FeatureMix
     from vvs.export.training.own_drafter import DrafterJob, train_own_drafter
     from vvs.export.training.trainer import TrainSettings
@@ -80,7 +80,7 @@ def train_drafter(
         decoded_prompts=decode,
         cfg_scale=cfg,
     )
-    models = load_recipe(find_recipe(recipe)).models(weights)
+    models = _models(find_recipe(recipe), weights, go_on)
     examples, judged = _examples(models, data, out, console).split(held_out, seed)
     report = train_own_drafter(models, examples, judged, job, out, console)
     losses = "  ".join(f"{name} {value:.4g}" for name, value in report["losses"].items())
@@ -89,6 +89,22 @@ def train_drafter(
         shown = ", ".join(f"{name.replace('_', ' ')} {value:.2f}" for name, value in figures.items())
         typer.echo(f"{mode}: {shown}")
     typer.echo(f"drafter: {out}")
+
+
+def _models(path: Path, weights: str | None, go_on: bool) -> "ModelSet":
+    """The recipe's models; only going on needs a drafter that is there."""
+    from vvs.export.recipe import RANDOM, load_recipe
+
+    recipe = load_recipe(path)
+    if not go_on and not (recipe.folder(weights) / recipe.weights.drafter).exists():
+        recipe = replace(recipe, weights=replace(recipe.weights, drafter=RANDOM))
+    models = recipe.models(weights)
+    if go_on and "drafter" in models.random_parts:
+        raise SettingsError(
+            f"--go-on starts from the recipe's drafter, but there is none in {recipe.folder(weights)}; "
+            "name one in the recipe, or leave --go-on out"
+        )
+    return models
 
 
 def _examples(models: "ModelSet", data: Path, out: Path, console: "Console") -> "TokenExamples":

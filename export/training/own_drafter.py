@@ -75,7 +75,7 @@ def train_own_drafter(
         "examples": len(examples),
         "held_out": len(held_out),
         "losses": _mean_losses(judged, job.training.batch),
-        "decoding": _decoded(models, drafter, held_out, job),
+        "decoding": _decoded(models, drafter, held_out, job, console),
     }
     _write_json(out / REPORT_FILE, report)
     return report
@@ -113,7 +113,7 @@ def _mean_losses(stage: DrafterStage, batch: int) -> Mapping[str, float]:
 
 
 def _decoded(
-    models: ModelSet, drafter: Drafter, held_out: TokenExamples, job: DrafterJob
+    models: ModelSet, drafter: Drafter, held_out: TokenExamples, job: DrafterJob, console: Console
 ) -> dict[str, dict[str, float]]:
     """Accepted lengths of EAGLE and of VVS (every second step skipped) over held-out prompts."""
     count = min(job.decoded_prompts, len(held_out))
@@ -132,6 +132,7 @@ def _decoded(
             sampling=Sampling(),
             cfg_scale=scale,
         )
+        console.print(f"decoding {count} held-out prompts: {mode}", highlight=False)
         streams = [UniformStream(seed) for seed in range(count)]
         finished = decoder.generate(prompts, [config] * count, streams)
         report[mode] = _lengths(finished.statistics)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -87,6 +88,25 @@ def test_pictures_become_a_drafter_that_the_recipe_takes(
     second = load_recipe(tiny_recipe).models().drafter.state_dict()
     assert any(not torch.equal(first[name], second[name]) for name in first)
     assert not list(out.glob("*.tmp*"))
+
+
+def test_the_first_drafter_of_a_target(
+    train: Train, pictures: Path, tiny_recipe: Path, tmp_path: Path
+) -> None:
+    (tiny_recipe.parent / "drafter.safetensors").unlink()
+    options = ("--steps", 1, "--batch", 2, "--held-out", 2, "--decode", 1, "--threads", 1)
+    again = train(pictures, "-o", tmp_path / "no", *options, "--go-on")
+    assert again.exit_code != 0
+    assert "nothing else in" in again.stderr  # the recipe names one
+    result = train(pictures, "-o", tmp_path / "mine", *options)
+    assert result.exit_code == 0, result.stderr
+    assert "decoding 1 held-out prompts: vvs" in result.stderr
+    shutil.rmtree(tmp_path / "mine")
+    tiny_recipe.write_text(tiny_recipe.read_text().replace("[weights]\n", '[weights]\ndrafter = "random"\n'))
+    made_up = train(pictures, "-o", tmp_path / "no", *options, "--go-on")
+    assert made_up.exit_code == 2
+    assert "--go-on starts from the recipe's drafter, but there is none in" in made_up.stderr
+    assert not (tmp_path / "no").exists()
 
 
 def test_training_brings_the_drafter_nearer_to_the_target(tiny_models: ModelSet, tmp_path: Path) -> None:
