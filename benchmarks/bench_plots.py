@@ -1,6 +1,6 @@
 """Plots of a benchmark report: what a mode costs, where its time goes, and what it costs in quality."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -9,6 +9,10 @@ from vvs.benchmarks.picture import new_picture, save_picture
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+
+COLOURS = 10
+"""That matplotlib names C0, C1, ..."""
+OUR_MARKERS = "oD^v"
 
 
 def draw_plots(report: Mapping[str, Any], out: Path, score: Mapping[str, Any] | None = None) -> list[Path]:
@@ -36,15 +40,15 @@ def draw_plots(report: Mapping[str, Any], out: Path, score: Mapping[str, Any] | 
 
 def _latency(axes: "Axes", results: Sequence[Mapping[str, Any]]) -> None:
     """Latency against step compression, with the intervals of the medians."""
-    for result in results:
+    for result, style in _styled(results):
         p50 = result["latency_ms"]["p50"]
         spread = [[p50["value"] - p50["low"]], [p50["high"] - p50["value"]]]
-        axes.errorbar(result["step_compression"], p50["value"], yerr=spread, fmt="o", label=result["label"])
+        axes.errorbar(result["step_compression"], p50["value"], yerr=spread, linestyle="", **style)
     axes.set_xlabel("step compression (image tokens per target pass)")
     axes.set_ylabel("ms per call, median")
     axes.set_ylim(bottom=0)
     axes.grid(alpha=0.3)
-    axes.legend(fontsize="small")
+    _legend_beside(axes)
 
 
 def _phases(axes: "Axes", results: Sequence[Mapping[str, Any]]) -> None:
@@ -54,34 +58,51 @@ def _phases(axes: "Axes", results: Sequence[Mapping[str, Any]]) -> None:
     left = [0.0] * len(shown)
     for phase in PHASES:
         widths = [result["phase_ms"][phase] for result in shown]
+        if not any(widths):
+            continue
         axes.barh(labels, widths, left=left, label=phase)
         left = [a + b for a, b in zip(left, widths, strict=True)]
     axes.invert_yaxis()
     axes.set_xlabel("ms per picture")
-    axes.legend(fontsize="small", ncols=2)
+    _legend_beside(axes)
 
 
 def _acceptance(axes: "Axes", results: Sequence[Mapping[str, Any]]) -> None:
     """Share of verified steps that accept at least so many drafted tokens."""
-    for result in results:
+    deepest = 0
+    for result, style in _styled(results):
         shares = result["accepted_at_least"]["verify"]
         if shares:
-            axes.plot(range(1, len(shares) + 1), shares, marker="o", label=result["label"])
+            axes.plot(range(1, len(shares) + 1), shares, **style)
+            deepest = max(deepest, len(shares))
     axes.set_xlabel("depth in the draft tree")
     axes.set_ylabel("share of verified steps that accept it")
+    axes.set_xticks(range(1, deepest + 1))
     axes.set_ylim(0, 1)
     axes.grid(alpha=0.3)
     if axes.lines:
-        axes.legend(fontsize="small")
+        _legend_beside(axes)
+
+
+def _styled(results: Sequence[Mapping[str, Any]]) -> Iterator[tuple[Mapping[str, Any], dict[str, Any]]]:
+    """Every result with a colour, a marker and a label of its own; squares are not this toolkit's."""
+    for index, result in enumerate(results):
+        marker = "s" if result["foreign"] else OUR_MARKERS[index // COLOURS % len(OUR_MARKERS)]
+        yield result, {"color": f"C{index % COLOURS}", "marker": marker, "label": result["label"]}
+
+
+def _legend_beside(axes: "Axes") -> None:
+    """Put the legend where it covers nothing."""
+    axes.legend(fontsize="small", loc="center left", bbox_to_anchor=(1.01, 0.5))
 
 
 def _scored(results: Sequence[Mapping[str, Any]], score: Mapping[str, Any]) -> list[tuple[str, float, float]]:
-    """Label, speed-up and score of the modes that have both: those of the same settings."""
+    """Label, speed-up and score of our modes that have both: those of the same settings."""
     by_config = {str(s["config"]): s["score"] for s in score.get("contenders", {}).values()}
     return [
         (result["label"], result["ratio"]["value"], 100 * by_config[str(result["config"])])
         for result in results
-        if str(result["config"]) in by_config
+        if str(result["config"]) in by_config and not result["foreign"]
     ]
 
 

@@ -17,6 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner, Result
 
+from vvs.benchmarks import bench_plots
 from vvs.benchmarks.bench import Setup, bench
 from vvs.benchmarks.bench_changes import changes, differences
 from vvs.benchmarks.bench_report import depth_rows, phase_rows, sentences, speed_rows, step_rows
@@ -201,6 +202,15 @@ def test_quality_is_plotted_against_speed_where_settings_were_scored(
     result = vvs("bench", tiny_bundle, *short, "-o", tmp_path / "o", "--score", tmp_path / "score.json")
     assert result.exit_code == 0, result.output
     assert (tmp_path / "o" / "quality.png").is_file()
+
+
+def test_every_mode_of_a_plot_looks_different_and_other_loops_have_no_score_of_ours() -> None:
+    results = [result_of(f"mode {i}", 1, 2, 1.0, foreign=i > 12) for i in range(16)]
+    looks = {(style["color"], style["marker"]) for _, style in bench_plots._styled(results)}
+    assert len(looks) == len(results)
+    score = {"contenders": {"x": {"config": results[0]["config"], "score": 0.5}}}
+    scored = bench_plots._scored(results, score)
+    assert [label for label, _, _ in scored] == [f"mode {i}" for i in range(13)]
 
 
 def result_of(
