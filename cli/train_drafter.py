@@ -80,7 +80,7 @@ def train_drafter(
         decoded_prompts=decode,
         cfg_scale=cfg,
     )
-    models = _models(find_recipe(recipe), weights, go_on)
+    models = _models(find_recipe(recipe), weights, out, go_on)
     examples, judged = _examples(models, data, out, console).split(held_out, seed)
     report = train_own_drafter(models, examples, judged, job, out, console)
     losses = "  ".join(f"{name} {value:.4g}" for name, value in report["losses"].items())
@@ -91,12 +91,15 @@ def train_drafter(
     typer.echo(f"drafter: {out}")
 
 
-def _models(path: Path, weights: str | None, go_on: bool) -> "ModelSet":
-    """The recipe's models; only going on needs a drafter that is there."""
+def _models(path: Path, weights: str | None, out: Path, go_on: bool) -> "ModelSet":
+    """The recipe's models. Only going on needs a drafter; the recipe may name the one that is to be made."""
     from vvs.export.recipe import RANDOM, load_recipe
+    from vvs.export.training.own_drafter import WEIGHTS_FILE
 
     recipe = load_recipe(path)
-    if not go_on and not (recipe.folder(weights) / recipe.weights.drafter).exists():
+    named = recipe.folder(weights) / recipe.weights.drafter
+    unfinished = named.resolve() == out.resolve() and not (out / WEIGHTS_FILE).exists()
+    if not go_on and (unfinished or not named.exists()):
         recipe = replace(recipe, weights=replace(recipe.weights, drafter=RANDOM))
     models = recipe.models(weights)
     if go_on and "drafter" in models.random_parts:

@@ -101,8 +101,15 @@ def test_the_first_drafter_of_a_target(
     result = train(pictures, "-o", tmp_path / "mine", *options)
     assert result.exit_code == 0, result.stderr
     assert "decoding 1 held-out prompts: vvs" in result.stderr
+    # The recipe may name the folder all along, also while an interrupted run has left no drafter in it yet.
+    text = tiny_recipe.read_text()
+    tiny_recipe.write_text(text.replace("[weights]\n", '[weights]\ndrafter = "mine"\n'))
+    (tmp_path / "mine" / "model.safetensors").unlink()
+    resumed = train(pictures, "-o", tmp_path / "mine", *options)
+    assert resumed.exit_code == 0, resumed.stderr
+    assert "going on from step 1 of 1" in resumed.stderr
     shutil.rmtree(tmp_path / "mine")
-    tiny_recipe.write_text(tiny_recipe.read_text().replace("[weights]\n", '[weights]\ndrafter = "random"\n'))
+    tiny_recipe.write_text(text.replace("[weights]\n", '[weights]\ndrafter = "random"\n'))
     made_up = train(pictures, "-o", tmp_path / "no", *options, "--go-on")
     assert made_up.exit_code == 2
     assert "--go-on starts from the recipe's drafter, but there is none in" in made_up.stderr
