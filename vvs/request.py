@@ -50,6 +50,8 @@ class Request:
         self.tree: DraftTree
         self.pending: Pending
         self.image_tokens = image_tokens
+        # Kept, since asking what a policy can do takes longer than asking what it plans.
+        self._plans = config.skipping.plans if isinstance(config.skipping, PlannedPolicy) else None
         longest = max((shape.longest_path for shape in shapes), default=0)
         self._features = FeatureCache(longest - 1) if longest else None
 
@@ -68,8 +70,8 @@ class Request:
     def tree_name(self) -> str | None:
         """The tree to draft in this step; None for plain AR decoding."""
         config, progress = self.config, self.progress
-        if config.skip_tree is not None and isinstance(config.skipping, PlannedPolicy):
-            skips = config.skipping.plans(progress.steps) and may_skip(progress.emitted)
+        if config.skip_tree is not None and self._plans is not None:
+            skips = self._plans(progress.steps) and may_skip(progress.emitted)
             return config.skip_tree if skips else config.tree
         return config.tree
 

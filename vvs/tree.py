@@ -55,16 +55,16 @@ class DraftTree:
 
         Ordered by comparing node indices from the root on, "no node" sorting last.
         """
-        complete: list[list[int]] = []
-        growing = [[0]]
-        while growing:
-            path = growing.pop()
-            children = self.children[path[-1]]
-            growing += [[*path, child] for child in reversed(children)]
-            if not children:
-                complete.append(path)
-        longest = max(map(len, complete))
-        return np.array([path + [NO_NODE] * (longest - len(path)) for path in complete], np.int64)
+        is_leaf = np.ones(self.nodes, np.bool_)
+        is_leaf[self.parents[1:]] = False
+        on_path = self.ancestors[is_leaf]
+        path, node = np.nonzero(on_path)
+        paths = np.full((len(on_path), int(self.depth.max()) + 1), self.nodes, np.int64)
+        paths[path, self.depth[node]] = node
+        if paths.shape[1] > 2:  # children of the root are in order already
+            paths = paths[np.lexsort(paths.T[::-1])]
+        paths[paths == self.nodes] = NO_NODE
+        return paths
 
     @cached_property
     def children(self) -> tuple[tuple[int, ...], ...]:
