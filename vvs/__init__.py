@@ -15,7 +15,7 @@ from vvs.geometry import Geometry
 from vvs.modes import MODES, configure
 from vvs.sampling import Sampling, process, sample
 from vvs.selection import PATH_SELECTORS, MostConfidentPath, PathSelector, RandomPath
-from vvs.skipping import SKIP_POLICIES, Dynamic, Never, SkipPolicy, StepView, Uniform
+from vvs.skipping import SKIP_POLICIES, Dynamic, Never, Share, SkipPolicy, StepView, Uniform
 from vvs.statistics import Span, Statistics, StepKind
 from vvs.step import StepEvent, StepRecord
 from vvs.tree import DraftTree
@@ -48,6 +48,7 @@ __all__ = [
     "RecordedUniforms",
     "Sampling",
     "Session",
+    "Share",
     "SkipPolicy",
     "Span",
     "Statistics",

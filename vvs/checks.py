@@ -13,15 +13,17 @@ def check_real(
     at_least: float = -math.inf,
     above: float = -math.inf,
     at_most: float = math.inf,
+    below: float = math.inf,
 ) -> None:
     """Raise unless ``value`` is a finite number within the bounds."""
     bounds = [f">= {at_least:g}"] if at_least > -math.inf else []
     bounds += [f"> {above:g}"] if above > -math.inf else []
     bounds += [f"<= {at_most:g}"] if at_most < math.inf else []
+    bounds += [f"< {below:g}"] if below < math.inf else []
     wanted = f"a finite number {' and '.join(bounds)}".rstrip()
     if isinstance(value, bool) or not isinstance(value, Real) or not math.isfinite(float(value)):
         raise SettingsError(f"{name} is {value!r}, but it must be {wanted}")
-    if not (at_least <= float(value) <= at_most and float(value) > above):
+    if not (at_least <= float(value) <= at_most and above < float(value) < below):
         raise SettingsError(f"{name} is {value!r}, but it must be {wanted}")
 
 

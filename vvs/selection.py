@@ -6,7 +6,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from vvs.arrays import Float64Array
-from vvs.checks import check_flag
+from vvs.checks import check_flag, check_real
 from vvs.registry import Registry
 from vvs.sampling import sample
 from vvs.tree import NO_NODE, DraftTree
@@ -65,13 +65,16 @@ class SampledPath:
 
     truncate: bool = True
     """Dynamic truncation; without it the whole path is taken."""
+    temperature: float = 1.0
+    """On top of the request's own: below 1, likely children are drawn more often than the drafter says."""
 
     def __post_init__(self) -> None:
         check_flag("sampled truncate", self.truncate)
+        check_real("sampled temperature", self.temperature, above=0)
 
     def choose(self, tree: DraftTree, uniforms: Uniforms) -> Selection:
         """Choose by one number of the stream."""
-        path = sample(path_probabilities(tree), uniforms.next())
+        path = sample(path_probabilities(tree, self.temperature), uniforms.next())
         return Selection(path, taken_length(tree, path, truncate=self.truncate))
 
 
@@ -96,13 +99,13 @@ class MostConfidentPath:
         return Selection(path, taken_length(tree, path, truncate=self.truncate))
 
 
-def path_probabilities(tree: DraftTree) -> Float64Array:
+def path_probabilities(tree: DraftTree, temperature: float = 1.0) -> Float64Array:
     """Probability ``[paths]`` of every path when each step down goes to a child in proportion to its own.
 
-    Scores are cumulative log-probabilities; those of siblings differ by what the drafter gives each. A score
-    of minus infinity counts as ``exp(-700)``.
+    Scores are cumulative log-probabilities; those of siblings differ by what the drafter gives each. They are
+    divided by the temperature, and then raised to -700 at least.
     """
-    share = np.exp(np.maximum(tree.scores.astype(np.float64), LEAST_SCORE))
+    share = np.exp(np.maximum(tree.scores.astype(np.float64) / temperature, LEAST_SCORE))
     share[1:] /= np.bincount(tree.parents[1:], share[1:], minlength=tree.nodes)[tree.parents[1:]]
     leaves = tree.paths.max(axis=1)
     probabilities: Float64Array = np.where(tree.ancestors[leaves], share, 1.0).prod(axis=1)

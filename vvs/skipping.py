@@ -4,6 +4,7 @@ A policy is one stateless decision over a view of the step. Which path is then t
 :mod:`vvs.selection`.
 """
 
+import math
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
@@ -96,6 +97,28 @@ class Uniform:
     def plans(self, step: int) -> bool:
         """Skip every ``interval``-th step, the second one first."""
         return step % self.interval == 1
+
+
+@SKIP_POLICIES.register("share")
+@dataclass(frozen=True)
+class Share:
+    """Skip a share of the steps, spread as evenly as can be: step i if and only if ``floor(i s)`` is new.
+
+    With 0.5 every second step is skipped, with 0.6 three of five, with 2/3 two steps after each verified one.
+    """
+
+    share: float
+
+    def __post_init__(self) -> None:
+        check_real("share of skipped steps", self.share, at_least=0, below=1)
+
+    def wants(self, view: StepView) -> bool:
+        """Skip by the step's number alone."""
+        return self.plans(view.step)
+
+    def plans(self, step: int) -> bool:
+        """Skip when the count of steps to skip grows by one at this step."""
+        return math.floor(step * self.share) > math.floor(max(0, step - 1) * self.share)
 
 
 @SKIP_POLICIES.register("dynamic")

@@ -68,7 +68,7 @@ def test_rules_and_selectors_as_text() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("sometimes", "unknown skip policy 'sometimes'; there is never, uniform, dynamic"),
+        ("sometimes", "unknown skip policy 'sometimes'; there is never, uniform, share, dynamic"),
         ("", "unknown skip policy ''"),
         ("uniform", "'uniform': uniform also needs interval"),
         ("uniform:two", "interval of uniform is 'two', but it must be an integer"),
@@ -79,6 +79,8 @@ def test_rules_and_selectors_as_text() -> None:
         ("uniform:2,interval=3", "interval is given twice"),
         ("never:2", "'2' is not a setting of never, which takes no settings"),
         ("dynamic:threshold=", "is not a setting of dynamic"),
+        ("share:1", "share of skipped steps is 1.0, but it must be a finite number >= 0 and < 1"),
+        ("share:nan", "share of skipped steps is nan, but"),
     ],
 )
 def test_text_that_cannot_be_read(text: str, message: str) -> None:

@@ -15,7 +15,7 @@ from test_tree import TRACES, trees
 from vvs.codebook import Codebook
 from vvs.errors import SettingsError
 from vvs.selection import MostConfidentPath, RandomPath, SampledPath, path_probabilities
-from vvs.skipping import Dynamic, Never, StepView, Uniform, decide, path_similarity
+from vvs.skipping import Dynamic, Never, Share, StepView, Uniform, decide, path_similarity
 from vvs.tree import DraftTree, root_only
 from vvs.uniforms import RecordedUniforms, UniformStream
 
@@ -99,6 +99,22 @@ def test_uniform_skips_one_step_in_so_many() -> None:
     assert not any(decide(Never(), view(step=step)) for step in range(12))
 
 
+@pytest.mark.parametrize(
+    ("share", "pattern"), [(0, "vvvvvv"), (0.5, "vvsvsvsv"), (0.6, "vvsvssvsvss"), (0.75, "vvsssvsss")]
+)
+def test_a_share_of_the_steps_is_skipped_evenly(share: float, pattern: str) -> None:
+    assert "".join("vs"[Share(share).plans(step)] for step in range(len(pattern))) == pattern
+    assert not decide(Share(0.9), view(step=9, emitted=5))
+    assert decide(Share(0.9), view(step=9, last_skipped=True))
+
+
+@given(st.floats(0, 0.99), st.integers(1, 300))
+def test_a_share_never_falls_behind(share: float, steps: int) -> None:
+    skipped = sum(Share(share).plans(step) for step in range(steps + 1))
+    assert skipped == int(steps * share)
+    assert not Share(share).plans(0)
+
+
 def test_dynamic_never_skips_twice_in_a_row() -> None:
     alike = tree_from_paths(np.array([0, 1, 1, 1]), np.array([[0, 1], [0, 2], [0, 3]]))
     assert path_similarity(alike, CODEBOOK) == pytest.approx(1)
@@ -152,6 +168,8 @@ def test_sampled_paths_follow_the_drafters_probabilities() -> None:
     np.testing.assert_allclose(path_probabilities(tree), [0.25, 0.75], rtol=1e-6)
     assert SampledPath(truncate=False).choose(tree, RecordedUniforms([0.24])) == (0, 2)
     assert SampledPath().choose(tree, RecordedUniforms([0.26])) == (1, 1)
+    np.testing.assert_allclose(path_probabilities(tree, 0.5), [0.1, 0.9], rtol=1e-6)
+    assert SampledPath(temperature=0.5).choose(tree, RecordedUniforms([0.11])).path == 1
     tree.scores[1:] = -np.inf
     assert path_probabilities(tree).sum() == pytest.approx(1)
 
