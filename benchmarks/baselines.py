@@ -30,6 +30,7 @@ def recipe_models(recipe: Path, bundle: Bundle) -> "ModelSet":
 
     """
     try:
+        from vvs.export.precision import Numerics
         from vvs.export.recipe import load_recipe
     except ImportError as error:
         raise SettingsError(
@@ -37,7 +38,7 @@ def recipe_models(recipe: Path, bundle: Bundle) -> "ModelSet":
             "install it with `pip install 'vvs-toolkit[export]'`"
         ) from error
     manifest = bundle.manifest
-    models = load_recipe(recipe).models(precision=manifest.precision)
+    models = load_recipe(recipe).models(numerics=Numerics(manifest.precision, manifest.kept_fp32))
     if models.geometry != manifest.geometry:
         raise SettingsError(
             f"{recipe} makes a model of {models.geometry}, but the bundle's is {manifest.geometry}"

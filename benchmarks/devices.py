@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from vvs.errors import SettingsError
+from vvs.precision import PRECISIONS
 
 GIGA, TERA = 1e9, 1e12
 
@@ -25,17 +26,18 @@ class Device:
     """Where the figures come from."""
 
     def rate(self, precision: str) -> float:
-        """Operations a second in a precision.
+        """Operations a second in a precision; with int8 weights those of what it computes in.
 
         Raises:
             SettingsError: the device has no figure for it.
 
         """
-        if precision not in self.rates:
+        computed = PRECISIONS[precision].compute if precision in PRECISIONS else precision
+        if computed not in self.rates:
             raise SettingsError(
                 f"there is no matrix rate in {precision} for {self.name}, only in {', '.join(self.rates)}"
             )
-        return self.rates[precision]
+        return self.rates[computed]
 
 
 def _gpu(name: str, bandwidth: float, half: float, single: float) -> Device:

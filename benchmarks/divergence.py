@@ -14,9 +14,10 @@ import numpy as np
 
 from vvs.arrays import Float32Array, IntArray
 from vvs.engine import Conditioning, Engine, TargetRows
+from vvs.precision import PRECISIONS
 
 TIE = {"fp32": 1e-3, "fp16": 5e-2, "bf16": 4e-1}
-"""Logits that are closer than this, relative to the largest, are a tie in that precision."""
+"""Logits that are closer than this, relative to the largest, are a tie, by what they are computed in."""
 
 
 @dataclass(frozen=True)
@@ -81,4 +82,11 @@ def explain(
     logits = logits_after(engine, conditioning, ours[:position].tolist(), cfg_scale)
     first, second = int(ours[position]), int(theirs[position])
     gap, largest = float(logits[first] - logits[second]), float(np.abs(logits).max())
-    return Divergence(position, first, second, gap, largest, abs(gap) <= TIE[precision] * max(1.0, largest))
+    return Divergence(
+        position,
+        first,
+        second,
+        gap,
+        largest,
+        abs(gap) <= TIE[PRECISIONS[precision].compute] * max(1.0, largest),
+    )

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from vvs.benchmarks.devices import Device
 from vvs.benchmarks.report import Rows
 from vvs.geometry import Geometry
+from vvs.precision import PRECISIONS, Precision
 from vvs.tree_shape import TreeShape
 
-BYTES = {"fp32": 4, "fp16": 2, "bf16": 2}
 MEBI, MILLI = 1 << 20, 1e3
 
 
@@ -27,6 +27,11 @@ class Model:
     drafter_ffn: int
     precision: str
     trees: Mapping[str, TreeShape]
+
+    @property
+    def numbers(self) -> Precision:
+        """What the precision's name says."""
+        return PRECISIONS[self.precision]
 
     @property
     def layer_weights(self) -> int:
@@ -86,7 +91,7 @@ def _target(model: Model, kind: str, rows: int, requests: int) -> StepCost:
     cache = 2 * geometry.layers * B * geometry.capacity * geometry.hidden
     products = 2 * B * rows * geometry.layers * model.layer_weights + 2 * requests * rows * model.head_weights
     attention = 4 * B * rows * (geometry.capacity + rows) * geometry.hidden * geometry.layers
-    return StepCost(kind, rows, BYTES[model.precision] * (weights + cache), products + attention)
+    return StepCost(kind, rows, _bytes(model, weights, cache), products + attention)
 
 
 def _draft(model: Model, shape: TreeShape, requests: int) -> StepCost:
@@ -100,7 +105,11 @@ def _draft(model: Model, shape: TreeShape, requests: int) -> StepCost:
     heads = 1 + shape.depth * shape.k
     products = 2 * B * rows * model.drafter_weights + 2 * requests * heads * model.head_weights
     attention = 4 * B * rows * (geometry.capacity + rows) * geometry.hidden
-    return StepCost("draft", rows, BYTES[model.precision] * (weights + cache), products + attention)
+    return StepCost("draft", rows, _bytes(model, weights, cache), products + attention)
+
+
+def _bytes(model: Model, weights: int, cache: int) -> int:
+    return model.numbers.product_bytes * weights + model.numbers.item_bytes * cache
 
 
 def floor_rows(

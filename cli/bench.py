@@ -8,6 +8,7 @@ import typer
 
 from vvs.cli.recipes import find_recipe
 from vvs.errors import BackendError, SettingsError
+from vvs.precision import PRECISIONS
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -164,7 +165,7 @@ def _floor(
 
     machine = probe(str(environment()["processor"]))
     precision = bundle.manifest.precision
-    if precision not in machine.rates:
+    if PRECISIONS[precision].compute not in machine.rates:
         console.print(f"no floor: the probe measures fp32 products, and the bundle is in {precision}")
         return None
     options: dict[str, Any] = {} if threads is None else {"threads": threads}

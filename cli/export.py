@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from vvs.cli.recipes import find_recipe, require_export_packages
+from vvs.precision import PRECISIONS
 
 
 def export(
@@ -17,7 +18,16 @@ def export(
         str | None, typer.Option(help="Folder of the weights, or `random` [what the recipe says].")
     ] = None,
     precision: Annotated[
-        str | None, typer.Option(help="Of all but the image decoder: fp32 or fp16 [what the recipe says].")
+        str | None,
+        typer.Option(help=f"Of all but the image decoder: {', '.join(PRECISIONS)} [the recipe's]."),
+    ] = None,
+    keep_fp32: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="PARTS",
+            help="What computes in fp32 all the same: numbers of target layers such as 3 or 5-7, head, "
+            "drafter, text-encoder, or auto: what overflows on the recipe's examples [the recipe's].",
+        ),
     ] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Say what is found and what would be built, and stop.")
@@ -35,20 +45,24 @@ def export(
     from vvs.export.bundle import export_bundle
     from vvs.export.footprint import require_memory
     from vvs.export.plan import memory, random_note, show_plan
-    from vvs.export.precision import require_precision
     from vvs.export.recipe import load_recipe
+    from vvs.runtime.prompts import Prompted, encode_each
 
     path = find_recipe(recipe)
     read = load_recipe(path)
     place = out or path.with_suffix("")
-    chosen = require_precision(precision or read.precision)
+    numerics = read.numerics(precision, keep_fp32 or ())
     survey = read.survey(weights)
+    survey.require_parts(numerics)
     if dry_run:
-        show_plan(Console(), survey, chosen, place)
+        show_plan(Console(), survey, numerics.name, place)
         return
     if not ignore_memory:
-        require_memory(memory(survey, chosen))
+        require_memory(memory(survey, numerics.name))
     console = None if quiet else Console(stderr=True)
     if survey.random_parts and console is not None:
         console.print(random_note(survey.random_parts), soft_wrap=True)
-    export_bundle(survey.models(chosen), place, precision=chosen, console=console, force=force)
+    models = survey.models(numerics)
+    prompted = Prompted(models.conditioning, models.geometry.prompt_length, models.read_tokenizer)
+    prompts = encode_each(prompted, models.examples)
+    export_bundle(models, place, numerics=numerics, prompts=prompts, console=console, force=force)

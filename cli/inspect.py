@@ -49,7 +49,8 @@ def _model(manifest: "Manifest") -> Iterable[tuple[object, object]]:
     wide = f", {prompt.caption_dim} wide"
     sizes = {"class": f", {prompt.classes} classes{names}", "caption": wide, "t5": wide}
     yield "family", manifest.family
-    yield "precision", manifest.precision
+    kept = f", in fp32: {', '.join(manifest.kept_fp32)}" if manifest.kept_fp32 else ""
+    yield "precision", manifest.precision + kept
     yield "prompted with", prompt.kind + sizes.get(prompt.kind, "")
     yield from asdict(manifest.geometry).items()
     yield "requests at once", manifest.max_requests

@@ -15,6 +15,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -25,14 +26,17 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from vvs.codebook import nearest_codes
+from vvs.engine import Conditioning
 from vvs.errors import BundleError, ExportError
 from vvs.export.compact import compact_drafter, compact_target
 from vvs.export.footprint import MOST_NEIGHBOURS, footprint_of, require_disk
 from vvs.export.graphs import DecodeImageGraph, DraftTreeGraph, EncodePromptGraph, Graph, TargetGraph
 from vvs.export.model_set import ModelSet
 from vvs.export.onnx_export import GraphWriter, trace
+from vvs.export.overflow import keep_overflowing
 from vvs.export.parity import compare, print_parity, require_parity
-from vvs.export.precision import TORCH_DTYPES, in_precision, require_precision
+from vvs.export.precision import FP32, Numerics
+from vvs.export.rounding import in_dtypes, with_rounded_products
 from vvs.manifest import (
     CODEBOOK_LATENTS,
     CODEBOOK_NEAREST,
@@ -47,8 +51,8 @@ from vvs.manifest import (
 )
 
 GRAPH_SOURCES = (
-    "compact", "draft_tree", "drafter", "graphs", "layers", "llamagen", "nucleus", "onnx_export", "t5",
-    "transposes", "vq",
+    "compact", "draft_tree", "drafter", "graphs", "int8", "layers", "llamagen", "nucleus", "onnx_export",
+    "overflow", "precision", "rounding", "t5", "transposes", "vq",
 )  # fmt: skip
 """Modules of this package whose code decides what is in a graph."""
 PACKAGES = ("vvs-toolkit", "torch", "onnx", "onnxscript", "onnxruntime", "numpy")
@@ -74,29 +78,29 @@ class _Pair(NamedTuple):
     plain: Graph
 
 
-def _pairs(models: ModelSet, precision: str) -> Iterator[_Pair]:
+def _pairs(models: ModelSet, numerics: Numerics) -> Iterator[_Pair]:
     """All graphs of a bundle. The image decoder runs once an image and stays float32."""
-    dtype = TORCH_DTYPES[precision]
-    target = in_precision(models.target, dtype).eval()
-    drafter = in_precision(models.drafter, dtype).eval()
-    vq = in_precision(models.vq, torch.float32).eval()
-    encoder = models.text_encoder and in_precision(models.text_encoder, dtype).eval()
-    fast_target, fast_drafter = compact_target(target), compact_drafter(drafter)
-    yield _Pair(EncodePromptGraph(fast_target, encoder), EncodePromptGraph(target, encoder))
-    yield _Pair(TargetGraph(fast_target), TargetGraph(target))
+    typed = in_dtypes(models, numerics)
+    compact = replace(typed, target=compact_target(typed.target), drafter=compact_drafter(typed.drafter))
+    fast, plain = (with_rounded_products(each, numerics) for each in (compact, typed))
+    encoder, vq = typed.text_encoder, typed.vq
+    yield _Pair(EncodePromptGraph(fast.target, encoder), EncodePromptGraph(plain.target, encoder))
+    yield _Pair(TargetGraph(fast.target), TargetGraph(plain.target))
     for name, shape in models.trees.items():
         yield _Pair(
-            DraftTreeGraph(fast_drafter, fast_target, shape, name),
-            DraftTreeGraph(drafter, target, shape, name),
+            DraftTreeGraph(fast.drafter, fast.target, shape, name),
+            DraftTreeGraph(plain.drafter, plain.target, shape, name),
         )
     yield _Pair(DecodeImageGraph(vq, models.geometry), DecodeImageGraph(vq, models.geometry))
 
 
-def source_hash(models: ModelSet, precision: str) -> str:
+def source_hash(models: ModelSet, numerics: Numerics, prompts: Mapping[str, Conditioning] = {}) -> str:
     """SHA-256 over everything a bundle is made from: settings, weights, code."""
     settings = {
         "schema": SCHEMA_VERSION,
-        "precision": precision,
+        "numerics": dataclasses.asdict(numerics),
+        # They decide what is kept only where it is left to them.
+        "prompts": list(prompts) if numerics.auto else [],
         "name": models.name,
         "family": models.family,
         "target": dataclasses.asdict(models.target.config),
@@ -144,25 +148,26 @@ def _intact(folder: Path, manifest: Manifest) -> bool:
     )
 
 
-def _write_arrays(models: ModelSet, precision: str, folder: Path) -> None:
-    """Codebook, token embeddings and tokenizer."""
-    embeddings = models.target.model.embed_tokens.weight.detach().to(TORCH_DTYPES[precision])
+def _write_arrays(models: ModelSet, numerics: Numerics, folder: Path) -> None:
+    """Codebook, token embeddings and tokenizer. numpy lacks bfloat16: that is stored as its bits."""
+    embeddings = models.target.model.embed_tokens.weight.detach().to(numerics.dtype)
+    held = embeddings.view(torch.uint16) if embeddings.dtype == torch.bfloat16 else embeddings
     neighbours = min(models.geometry.vocabulary - 1, MOST_NEIGHBOURS)
     np.save(folder / CODEBOOK_LATENTS, models.codebook)
     np.save(folder / CODEBOOK_NEAREST, nearest_codes(models.codebook, neighbours))
-    np.save(folder / TOKEN_EMBEDDINGS, embeddings.cpu().numpy())
+    np.save(folder / TOKEN_EMBEDDINGS, held.cpu().numpy())
     if models.tokenizer is not None:
         (folder / TOKENIZER_FILE).write_text(models.tokenizer)
 
 
 def _manifest(
-    models: ModelSet, precision: str, folder: Path, graphs: Mapping[str, GraphSpec], source: str
+    models: ModelSet, numerics: Numerics, folder: Path, graphs: Mapping[str, GraphSpec], source: str
 ) -> Manifest:
     versions = {package: version(package) for package in PACKAGES}
     return Manifest(
         name=models.name,
         family=models.family,
-        precision=precision,
+        precision=numerics.name,
         geometry=models.geometry,
         conditioning=models.conditioning,
         trees=models.trees,
@@ -175,6 +180,7 @@ def _manifest(
         defaults=models.defaults,
         examples=models.examples,
         random_parts=models.random_parts,
+        kept_fp32=numerics.kept,
     )
 
 
@@ -200,22 +206,24 @@ def _replacing(path: Path) -> Iterator[Path]:
             shutil.rmtree(leftover, ignore_errors=True)
 
 
-def _build(models: ModelSet, precision: str, folder: Path, source: str, step: Callable[[str], Any]) -> Parity:
+def _build(
+    models: ModelSet, numerics: Numerics, folder: Path, source: str, step: Callable[[str], Any]
+) -> Parity:
     """Fill ``folder``; ``step`` is told what comes next."""
     writer = GraphWriter(folder)
     specs: dict[str, GraphSpec] = {}
     parity: Parity = {}
-    for traced, plain in _pairs(models, precision):
+    for traced, plain in _pairs(models, numerics):
         file = f"{traced.name}.onnx"
         step(f"tracing {traced.name}")
         writer.write(trace(traced, models.geometry.guidance_rows), file)
         step(f"checking {traced.name}")
-        parity[traced.name] = compare(folder / file, plain, precision)
+        parity[traced.name] = compare(folder / file, plain, numerics.precision.compute)
         require_parity(traced.name, parity[traced.name])
         specs[traced.name] = GraphSpec(file, traced.inputs, traced.outputs, parity[traced.name])
     step("arrays and manifest")
-    _write_arrays(models, precision, folder)
-    manifest = _manifest(models, precision, folder, specs, source)
+    _write_arrays(models, numerics, folder)
+    manifest = _manifest(models, numerics, folder, specs, source)
     (folder / MANIFEST_FILE).write_text(json.dumps(manifest.to_dict(), indent=1) + "\n")
     return parity
 
@@ -234,7 +242,8 @@ def export_bundle(
     models: ModelSet,
     path: str | os.PathLike[str],
     *,
-    precision: str = "fp32",
+    numerics: Numerics = FP32,
+    prompts: Mapping[str, Conditioning] = {},
     console: Console | None = None,
     force: bool = False,
 ) -> ExportOutcome:
@@ -243,37 +252,41 @@ def export_bundle(
     Args:
         models: what to export.
         path: the bundle's folder; an older bundle there is replaced when the new one is complete.
-        precision: of target and drafter, ``fp32`` or ``fp16``.
-        console: where progress and the table of differences are shown; None is silent.
+        numerics: how target, drafter and text encoder compute.
+        prompts: inputs of the prompt encoder for one request each, by what they are called; parts that
+            overflow on them are reported, and kept in float32 where that is asked for.
+        console: where progress, overflows and the table of differences are shown; None is silent.
         force: export even if nothing has changed.
 
     Raises:
-        ExportError: the precision is unknown, the place is taken, or a graph differs from its module.
+        ExportError: a part that the models lack is to be kept in float32, the place is taken, or a graph
+            differs from its module.
 
     """
     started = time.perf_counter()
     place = Path(path)
     console = console or Console(quiet=True)
-    require_precision(precision)
+    numerics.require_parts(models.geometry.layers, text_encoder=models.text_encoder is not None)
     _check_place(place)
-    source = source_hash(models, precision)
+    source = source_hash(models, numerics, prompts)
     existing = read_manifest(place)
     if not force and existing is not None and existing.source == source and _intact(place, existing):
         console.print(f"{place} is up to date, nothing to do")
         parity = {name: spec.parity for name, spec in existing.graphs.items()}
         return ExportOutcome(place, True, time.perf_counter() - started, parity)
-    require_disk(footprint_of(models, precision).total, place)
+    require_disk(footprint_of(models, numerics.name).total, place)
+    numerics = keep_overflowing(models, numerics, prompts, console)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console) as progress, _replacing(place) as folder:
         task = progress.add_task("starting", total=2 * (3 + len(models.trees)) + 1)
         done = iter(range(10**6))
         parity = _build(
             models,
-            precision,
+            numerics,
             folder,
             source,
             lambda what: progress.update(task, description=what, completed=next(done)),
         )
         progress.update(task, description="done", completed=next(done))
-    print_parity(console, parity)
+    print_parity(console, parity, numerics.precision.compute)
     return ExportOutcome(place, False, time.perf_counter() - started, parity)

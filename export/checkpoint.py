@@ -9,7 +9,7 @@ import json
 import pickle
 import re
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -186,7 +186,12 @@ def rename_text_encoder(state: State) -> State:
     return kept
 
 
-def load_into(module: nn.Module, state: State, what: str, dtype: torch.dtype | None = None) -> None:
+def load_into(
+    module: nn.Module,
+    state: State,
+    what: str,
+    dtype: Callable[[str], torch.dtype] | None = None,
+) -> None:
     """Load ``state`` into ``module``.
 
     A module that was built without memory (on the ``meta`` device) takes the tensors themselves, which may be
@@ -197,7 +202,7 @@ def load_into(module: nn.Module, state: State, what: str, dtype: torch.dtype | N
         module: takes the tensors.
         state: in the module's names.
         what: the model in error messages, such as ``the drafter demo.safetensors``.
-        dtype: of a module without memory; None is the one it was built in.
+        dtype: of a tensor, by its name, of a module without memory; None is the one it was built in.
 
     Raises:
         CheckpointError: a key is missing or unknown, or a shape is another.
@@ -219,5 +224,6 @@ def load_into(module: nn.Module, state: State, what: str, dtype: torch.dtype | N
         module.load_state_dict(state)
         return
     module.load_state_dict(
-        {name: state[name].to(dtype or tensor.dtype) for name, tensor in wanted.items()}, assign=True
+        {name: state[name].to(dtype(name) if dtype else tensor.dtype) for name, tensor in wanted.items()},
+        assign=True,
     )

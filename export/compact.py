@@ -4,30 +4,24 @@ Query, key and value become one product, gate and up another; the drafter's toke
 into its embedding table. The interleaved pairs of a head are reordered so that RoPE turns halves, which
 costs two fewer copies a layer; queries and keys are reordered alike, so scores do not change, but *cached
 keys* have the order :func:`half_split_order`. The parity check compares all of this with the plain modules.
+
+Fused weights are deferred (:mod:`vvs.export.deferred`): they are made when a graph is written, one at a time.
 """
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
+from vvs.export.deferred import Deferred, DeferredLinear
 from vvs.export.drafter import Drafter
-from vvs.export.layers import Attention, Rotation, SwiGLU
+from vvs.export.layers import Attention, Rotation, SwiGLU, dtype_of
 from vvs.export.llamagen import Target
+from vvs.export.precision import shallow
 
 
 def half_split_order(head_dim: int) -> Tensor:
     """Where each place of a reordered head comes from: all even places, then all odd ones, ``[Dh]``."""
     return torch.arange(head_dim).view(-1, 2).t().reshape(-1)
-
-
-def _frozen(weight: Tensor) -> nn.Parameter:
-    return nn.Parameter(weight.detach(), requires_grad=False)
-
-
-def _linear(weight: Tensor) -> nn.Linear:
-    linear = nn.Linear(weight.shape[1], weight.shape[0], bias=False, device="meta")
-    linear.weight = _frozen(weight)
-    return linear
 
 
 class CompactAttention(Attention):
@@ -36,23 +30,27 @@ class CompactAttention(Attention):
     def __init__(self, attention: Attention) -> None:
         nn.Module.__init__(self)
         self.heads = attention.heads
-        hidden = attention.q_proj.weight.shape[1]
-        order = half_split_order(attention.q_proj.weight.shape[0] // self.heads)
-        turned = [
-            proj.weight.reshape(self.heads, -1, hidden)[:, order].flatten(0, 1)
-            for proj in (attention.q_proj, attention.k_proj)
-        ]
-        self.qkv_proj = _linear(torch.cat([*turned, attention.v_proj.weight]).reshape(-1, hidden))
+        inner, hidden = attention.q_proj.weight.shape
+        order = half_split_order(inner // self.heads)
+
+        def fused() -> Tensor:
+            turned = [
+                proj.weight.detach().reshape(self.heads, -1, hidden)[:, order].flatten(0, 1)
+                for proj in (attention.q_proj, attention.k_proj)
+            ]
+            return torch.cat([*turned, attention.v_proj.weight.detach()])
+
+        self.qkv_proj = DeferredLinear(fused, (3 * inner, hidden), attention.q_proj.weight.dtype)
         self.o_proj = attention.o_proj
 
     def project(self, x: Tensor, rotation: Rotation) -> tuple[Tensor, Tensor, Tensor]:
         """Query, key and value ``[B, H, T, Dh]``, their places in half-split order."""
-        rows = self.qkv_proj(x).unflatten(-1, (3 * self.heads, -1)).transpose(1, 2)
+        rows = self.qkv_proj(x.to(dtype_of(self))).unflatten(-1, (3 * self.heads, -1)).transpose(1, 2)
         turning, value = rows.split([2 * self.heads, self.heads], dim=1)
         wide = turning.float()
         first, second = wide.chunk(2, dim=-1)
         turned = wide * rotation.cos + torch.cat([second, first], dim=-1) * rotation.sin
-        query, key = turned.to(x.dtype).chunk(2, dim=1)
+        query, key = turned.to(value.dtype).chunk(2, dim=1)
         return query, key, value
 
 
@@ -61,7 +59,11 @@ class CompactSwiGLU(nn.Module):
 
     def __init__(self, mlp: SwiGLU) -> None:
         super().__init__()
-        self.gate_up_proj = _linear(torch.cat([mlp.gate_proj.weight, mlp.up_proj.weight]))
+        parts = (mlp.gate_proj.weight, mlp.up_proj.weight)
+        inner, hidden = mlp.gate_proj.weight.shape
+        self.gate_up_proj = DeferredLinear(
+            lambda: torch.cat([part.detach() for part in parts]), (2 * inner, hidden), parts[0].dtype
+        )
         self.down_proj = mlp.down_proj
 
     def forward(self, x: Tensor) -> Tensor:
@@ -77,20 +79,23 @@ class CompactDrafter(Drafter):
     def __init__(self, drafter: Drafter) -> None:
         nn.Module.__init__(self)
         self.config = drafter.config
-        of_token, of_feature = drafter.fc.weight.detach().chunk(2, dim=1)
-        table = F.linear(
-            drafter.embed_tokens.weight.detach().float(),
-            of_token.float(),
-            None if drafter.fc.bias is None else drafter.fc.bias.detach().float(),
-        )
-        self.token_share = _frozen(table.to(of_token.dtype))
-        self.fc = _linear(of_feature.contiguous())
+        V, D = drafter.embed_tokens.weight.shape
+        dtype = drafter.fc.weight.dtype
+
+        def share() -> Tensor:
+            of_token = drafter.fc.weight.detach()[:, :D]
+            bias = None if drafter.fc.bias is None else drafter.fc.bias.detach().float()
+            embeddings = drafter.embed_tokens.weight.detach().float()
+            return F.linear(embeddings, of_token.float(), bias).to(dtype)
+
+        self.token_share = Deferred(share, (V, D), dtype)
+        self.fc = DeferredLinear(lambda: drafter.fc.weight.detach()[:, D:], (D, D), dtype)
         self.layers = nn.ModuleList([_compact_layer(drafter.layers[0])])
         self.register_buffer("rotation", _half_split_rotation(drafter.rotation), persistent=False)
 
     def fuse(self, tokens: Tensor, features: Tensor) -> Tensor:
         """Input rows ``[B, A, D]`` of next tokens ``[B, A]`` and features ``[B, A or 1, D]``."""
-        out: Tensor = self.fc(features) + F.embedding(tokens, self.token_share)
+        out: Tensor = self.fc(features.to(dtype_of(self.fc))) + F.embedding(tokens, self.token_share())
         return out
 
 
@@ -100,17 +105,8 @@ def _half_split_rotation(table: Tensor) -> Tensor:
     return torch.stack([torch.cat([cos, cos], -1), torch.cat([-sin, sin], -1)])
 
 
-def _shallow(module: nn.Module) -> nn.Module:
-    """A copy whose children can be replaced without touching the original; tensors are shared."""
-    copy = module.__new__(type(module))
-    copy.__dict__ = module.__dict__.copy()
-    for store in ("_parameters", "_buffers", "_modules"):
-        copy.__dict__[store] = module.__dict__[store].copy()
-    return copy
-
-
 def _compact_layer(layer: nn.Module) -> nn.Module:
-    copy = _shallow(layer)
+    copy = shallow(layer)
     copy.self_attn = CompactAttention(layer.self_attn)  # type: ignore[arg-type]
     copy.mlp = CompactSwiGLU(layer.mlp)  # type: ignore[arg-type]
     return copy
@@ -119,8 +115,8 @@ def _compact_layer(layer: nn.Module) -> nn.Module:
 @torch.no_grad()
 def compact_target(target: Target) -> Target:
     """A target with the same forward pass over compact layers; the original stays as it is."""
-    copy = _shallow(target)
-    trunk = _shallow(target.model)
+    copy = shallow(target)
+    trunk = shallow(target.model)
     trunk.layers = nn.ModuleList(_compact_layer(layer) for layer in target.model.layers)
     copy.model = trunk
     copy.rotation = _half_split_rotation(target.rotation)

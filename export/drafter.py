@@ -67,8 +67,9 @@ class Drafter(nn.Module):
 
     def fuse(self, tokens: Tensor, features: Tensor) -> Tensor:
         """Input rows ``[B, A, D]`` of next tokens ``[B, A]`` and features ``[B, A or 1, D]``."""
-        features = features.expand(*tokens.shape, -1)
-        out: Tensor = self.fc(torch.cat([self.embed_tokens(tokens).to(features.dtype), features], dim=-1))
+        embedded = self.embed_tokens(tokens)
+        features = features.to(embedded.dtype).expand(*tokens.shape, -1)
+        out: Tensor = self.fc(torch.cat([embedded, features], dim=-1))
         return out
 
     def forward(

@@ -16,8 +16,8 @@ from torch import Tensor
 from vvs.arrays import Float32Array, IntArray
 from vvs.engine import Conditioning, DraftResult, DraftRows, TargetResult, TargetRows
 from vvs.errors import PromptError, SettingsError
-from vvs.export.graphs import DecodeImageGraph, DraftTreeGraph, EncodePromptGraph, TargetGraph
-from vvs.export.layers import prompt_visibility
+from vvs.export.graphs import DecodeImageGraph, DraftTreeGraph, EncodePromptGraph, TargetGraph, as_array
+from vvs.export.layers import dtype_of, prompt_visibility
 from vvs.export.model_set import ModelSet
 from vvs.geometry import Geometry
 from vvs.tree_shape import TreeShape
@@ -83,7 +83,7 @@ class EagerSession:
         self._seconds = 0.0
         rows = requests * geometry.guidance_rows
         shape = (rows, geometry.heads, geometry.capacity, geometry.head_dim)
-        dtype = engine.models.target.lm_head.weight.dtype
+        dtype = dtype_of(engine.models.target)
 
         def caches(count: int) -> list[Tensor]:
             return [torch.zeros(shape, dtype=dtype, device=engine.device) for _ in range(count)]
@@ -197,7 +197,7 @@ class EagerSession:
             lambda: self.engine.target(embeds, positions, visible, past_length, mask, scale, *past)
         )
         self._new = tuple(new)
-        return TargetResult(logits.cpu().numpy(), features.cpu().numpy())
+        return TargetResult(logits.cpu().numpy(), as_array(features))
 
     def _engine_rows(self, rows: IntArray) -> Tensor:
         """Cache rows of the requests ``rows``: conditional ones first, then unconditional ones."""

@@ -16,9 +16,9 @@ from vvs.errors import ExportError
 from vvs.export.drafter import Drafter, DrafterConfig
 from vvs.export.llamagen import Target, TargetConfig
 from vvs.export.model_set import ModelSet
-from vvs.export.precision import TORCH_DTYPES
 from vvs.export.t5 import T5Config, T5Encoder
 from vvs.export.vq import VQConfig, VQTokenizer
+from vvs.precision import PRECISIONS, Precision
 
 MOST_NEIGHBOURS = 1024
 """Nearest codes stored per token; relaxed acceptance wants hundreds at most."""
@@ -53,8 +53,8 @@ class Footprint:
     layers: int
     """Of target and text encoder."""
     trees: int
-    weight_bytes: int
-    """Per parameter of target, drafter and text encoder."""
+    precision: Precision
+    """Of target, drafter and text encoder; kept parts are not known here and take a little more."""
 
     @classmethod
     def of(
@@ -87,19 +87,20 @@ class Footprint:
             code_dim=geometry.code_dim,
             layers=geometry.layers + (0 if text_encoder is None else text_encoder.layers),
             trees=trees,
-            weight_bytes=TORCH_DTYPES[precision].itemsize,
+            precision=PRECISIONS[precision],
         )
 
     @property
     def files(self) -> dict[str, int]:
         """Bytes of the bundle's files, or groups of files."""
-        V = self.vocabulary
+        V, table = self.vocabulary, self.vocabulary * self.hidden
+        each, product = self.precision.item_bytes, self.precision.product_bytes
         return {
-            "weights of the target": self.target * self.weight_bytes,
-            "weights of encode_prompt": self.encode_prompt * self.weight_bytes,
-            "weights of the drafter": self.draft_tree * self.weight_bytes,
+            "weights of the target": self.target * product,
+            "weights of encode_prompt": self.encode_prompt * each,
+            "weights of the drafter": (self.draft_tree - table) * product + table * each,
             "weights of decode_image": self.decode_image * torch.float32.itemsize,
-            "token embeddings": V * self.hidden * self.weight_bytes,
+            "token embeddings": table * each,
             "codebook": V * 4 * (self.code_dim + min(V - 1, MOST_NEIGHBOURS)),
             "graphs": GRAPH_BYTES_PER_LAYER * (self.layers + 4 * self.trees + 20),
         }
@@ -112,7 +113,7 @@ class Footprint:
     def memory(self, loaded: int) -> int:
         """Most memory that writing it takes, when ``loaded`` bytes of weights are not mapped from disk."""
         largest = max(self.target, self.encode_prompt, self.decode_image)
-        return BASE_MEMORY + loaded + self.fused * self.weight_bytes + largest * RUN_BYTES
+        return BASE_MEMORY + loaded + self.fused * self.precision.item_bytes + largest * RUN_BYTES
 
 
 def footprint_of(models: ModelSet, precision: str) -> Footprint:

@@ -13,11 +13,12 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from vvs.export.draft_tree import DraftTree
 from vvs.export.drafter import Drafter
-from vvs.export.layers import Rows, visibility_bias
+from vvs.export.layers import Rows, dtype_of, visibility_bias
 from vvs.export.llamagen import CaptionConditioning, ClassConditioning, Target, WordConditioning
 from vvs.export.t5 import T5Encoder
 from vvs.export.vq import VQTokenizer
@@ -39,11 +40,6 @@ Tensors = tuple[Tensor, ...]
 def spec(name: str, dtype: torch.dtype, *shape: int | str) -> TensorSpec:
     """A tensor's description by its torch dtype."""
     return TensorSpec(name, DTYPE_NAMES[dtype], shape)
-
-
-def dtype_of(module: nn.Module) -> torch.dtype:
-    """The floating-point dtype of a module's weights."""
-    return next(p.dtype for p in module.parameters() if p.is_floating_point())
 
 
 class Graph(nn.Module):
@@ -211,7 +207,7 @@ class DraftTreeGraph(Graph):
         self.tree = DraftTree(drafter, target, shape)
         self.feature_scale = target.model.norm.weight.detach()
         self.geometry = geometry = drafter.config.geometry
-        dtype = dtype_of(drafter)
+        dtype = dtype_of(target)
         D, S, H, Dh, N = geometry.hidden, geometry.capacity, geometry.heads, geometry.head_dim, shape.nodes
         self.inputs = (
             spec("features", dtype, "B", "A", D),
@@ -294,6 +290,13 @@ class DecodeImageGraph(Graph):
         return (torch.randint(0, self.vocabulary, shape, generator=rng),)
 
 
-def named(specs: tuple[TensorSpec, ...], values: Tensors) -> dict[str, Any]:
+def as_array(tensor: Tensor) -> NDArray[Any]:
+    """A tensor as a numpy array; numpy lacks bfloat16, so that becomes float32, which holds it exactly."""
+    wide = tensor.float() if tensor.dtype == torch.bfloat16 else tensor
+    array: NDArray[Any] = wide.detach().cpu().numpy()
+    return array
+
+
+def named(specs: tuple[TensorSpec, ...], values: Tensors) -> dict[str, NDArray[Any]]:
     """Tensors by the names of their descriptions, as numpy arrays."""
-    return {s.name: v.detach().cpu().numpy() for s, v in zip(specs, values, strict=True)}
+    return {s.name: as_array(v) for s, v in zip(specs, values, strict=True)}

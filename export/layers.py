@@ -15,6 +15,11 @@ from torch.nn import functional as F  # noqa: N812
 MASKED = -1e9
 
 
+def dtype_of(module: nn.Module) -> torch.dtype:
+    """The floating-point dtype that a module computes in: that of its first weight."""
+    return next(p.dtype for p in module.parameters() if p.is_floating_point())
+
+
 class RMSNorm(nn.Module):
     """Root-mean-square normalisation over the last axis, in float32."""
 
@@ -24,11 +29,11 @@ class RMSNorm(nn.Module):
         self.eps = eps
 
     def forward(self, x: Tensor) -> Tensor:
-        """Normalise the last axis of ``x``; keeps its dtype."""
+        """Normalise the last axis of ``x``; the result has the weights' dtype."""
         wide = x.float()
         # Written as a division by a root: the form that graph optimisers know as one fused norm.
         unit = wide / torch.sqrt(wide.pow(2).mean(-1, keepdim=True) + self.eps)
-        return unit.to(x.dtype) * self.weight
+        return unit.to(self.weight.dtype) * self.weight
 
 
 class Rotation(NamedTuple):
@@ -88,10 +93,12 @@ def visibility_bias(visible: Tensor) -> Tensor:
 def attend(query: Tensor, past: Rows, recent: Rows, bias: Tensor) -> Tensor:
     """Attention of ``query [B, H, T, Dh]`` over two stretches of rows: one softmax, no concatenated cache.
 
-    ``bias`` is ``[B, 1, T, S]`` over the rows of both, the past first.
+    ``bias`` is ``[B, 1, T, S]`` over the rows of both, the past first. Rows may be of another dtype than the
+    query.
     """
     # Scaling the short query, not the long scores, is less work and fuses into the products.
     query = query * query.shape[-1] ** -0.5
+    past, recent = (Rows(*(part.to(query.dtype) for part in rows)) for rows in (past, recent))
     scores = [torch.matmul(query, rows.keys.transpose(-1, -2)) for rows in (past, recent)]
     weights = torch.softmax(torch.cat(scores, dim=-1).float() + bias, dim=-1).to(query.dtype)
     parts = torch.split(weights, [past.keys.shape[2], recent.keys.shape[2]], dim=-1)
@@ -111,6 +118,7 @@ class Attention(nn.Module):
 
     def project(self, x: Tensor, rotation: Rotation) -> tuple[Tensor, Tensor, Tensor]:
         """Query, key and value ``[B, H, T, Dh]`` of ``x [B, T, D]``."""
+        x = x.to(dtype_of(self))
         query, key, value = (
             proj(x).unflatten(-1, (self.heads, -1)).transpose(1, 2)
             for proj in (self.q_proj, self.k_proj, self.v_proj)
@@ -125,12 +133,12 @@ class Attention(nn.Module):
     def forward(
         self, x: Tensor, rotation: Rotation, past: Sequence[Rows], bias: Tensor
     ) -> tuple[Tensor, Rows]:
-        """Attend to the past and to the new rows themselves, and hand back the new rows.
+        """Attend to the past and to the new rows themselves, and hand back the new rows in the cache's dtype.
 
         ``past`` holds the cache, then any short stretches; ``bias [B, 1, T, S]`` covers all rows in order.
         """
         query, key, value = self.project(x, rotation)
-        new = Rows(key, value)
+        new = Rows(*(part.to(past[0].keys.dtype) for part in (key, value)))
         stretches = [*past[1:], new]
         recent = Rows(*(torch.cat(part, dim=2) for part in zip(*stretches, strict=True)))
         return self.merge(attend(query, past[0], recent if past[1:] else new, bias)), new

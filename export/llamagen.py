@@ -19,6 +19,7 @@ from vvs.export.layers import (
     Rotation,
     Rows,
     SwiGLU,
+    dtype_of,
     prompt_visibility,
     rotation_at,
     rotation_table,
@@ -278,7 +279,7 @@ class Target(nn.Module):
 
     def logits(self, features: Tensor) -> Tensor:
         """Unguided float32 logits ``[..., V]`` of features ``[..., D]``."""
-        out: Tensor = self.lm_head(features)
+        out: Tensor = self.lm_head(features.to(dtype_of(self.lm_head)))
         return out.float()
 
     def guided_logits(self, features: Tensor, cfg_scale: Tensor) -> Tensor:
@@ -292,8 +293,8 @@ def guided_logits(head: nn.Module, features: Tensor, cfg_scale: Tensor, guidance
     The head is linear, so guiding the features first gives the same logits with half the work.
     """
     if guidance_rows == 2:
-        features = guide(features.float(), cfg_scale).to(features.dtype)
-    out: Tensor = head(features)
+        features = guide(features.float(), cfg_scale)
+    out: Tensor = head(features.to(dtype_of(head)))
     return out.float()
 
 

@@ -13,8 +13,11 @@ from pathlib import Path
 
 import onnx_ir as ir
 import torch
+from onnx_ir.tensor_adapters import TorchTensor
+from onnxscript.optimizer import optimize_ir
 from torch import nn
 
+from vvs.export.deferred import deferred_weights
 from vvs.export.graphs import Graph, Tensors
 from vvs.export.nucleus import lower_nuclei
 from vvs.export.transposes import fold_transposes
@@ -23,6 +26,8 @@ OPSET = 20
 WEIGHTS_FILE = "weights.bin"
 # Tensors up to this size stay in the graph file, where optimisers find them at once.
 INLINE_BYTES = 1024
+# Elements of a tensor from which on nothing is computed of it while tracing.
+LARGE = 8192
 # Offsets in the weights file; a page, so that readers can map single tensors.
 ALIGNMENT = 4096
 # Sizes of the traced example: 0 and 1 would be taken for constants.
@@ -83,9 +88,10 @@ def trace(graph: Graph, guidance_rows: int) -> ir.Model:
         for tensor in graph.inputs
     )
     example = graph.sample(TRACED_REQUESTS, TRACED_ROWS, torch.Generator().manual_seed(0))
+    traced = _Traced(graph).eval()
     with _quiet(), torch.no_grad():
         program = torch.onnx.export(
-            _Traced(graph).eval(),
+            traced,
             example,
             dynamo=True,
             opset_version=OPSET,
@@ -93,12 +99,37 @@ def trace(graph: Graph, guidance_rows: int) -> ir.Model:
             input_names=[tensor.name for tensor in graph.inputs],
             output_names=[tensor.name for tensor in graph.outputs],
             verbose=False,
+            optimize=False,
         )
-    if program is None:
-        raise RuntimeError("the tracer returned no program")
+        if program is None:
+            raise RuntimeError("the tracer returned no program")
+        _fill_in(program.model, traced)
+        optimize_ir(program.model, should_fold=_may_fold, input_size_limit=LARGE)
     lower_nuclei(program.model)
     fold_transposes(program.model)
     return _described(program.model, graph)
+
+
+def _fill_in(model: ir.Model, module: nn.Module) -> None:
+    """Give deferred weights their values, computed whenever they are read, before anything looks at them."""
+    for name, compute in deferred_weights(module).items():
+        value = model.graph.initializers.get(name)
+        if value is None:
+            continue  # not part of this graph
+        stand_in = value.const_value
+        assert stand_in is not None  # noqa: S101 - for the type checker
+        value.const_value = ir.LazyTensor(
+            lambda compute=compute, name=name: TorchTensor(compute(), name),  # type: ignore[misc]
+            dtype=stand_in.dtype,
+            shape=ir.Shape(stand_in.shape.numpy()),
+            name=name,
+        )
+
+
+def _may_fold(node: ir.Node) -> bool | None:
+    """Leave what works on large weights as it is, so that none is computed or copied; None: as usual."""
+    constants = [value.const_value for value in node.inputs if value is not None]
+    return False if any(tensor is not None and tensor.size > LARGE for tensor in constants) else None
 
 
 def _described(model: ir.Model, graph: Graph) -> ir.Model:

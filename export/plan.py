@@ -14,6 +14,7 @@ from vvs.export.precision import TORCH_DTYPES
 from vvs.export.survey import Survey, without_memory
 from vvs.export.t5 import T5Config, T5Encoder
 from vvs.export.vq import VQConfig, VQTokenizer
+from vvs.precision import PRECISIONS
 
 Config = TargetConfig | DrafterConfig | VQConfig | T5Config
 
@@ -26,7 +27,7 @@ def footprint(survey: Survey, precision: str) -> Footprint:
 
 def memory(survey: Survey, precision: str) -> int:
     """Most memory that exporting takes; weights that are used as they lie on disk are not counted."""
-    dtype = TORCH_DTYPES[precision]
+    dtype = TORCH_DTYPES[PRECISIONS[precision].compute]
     loaded = 0
     for kind, config in survey.configs.items():
         checkpoint = survey.checkpoints.get(kind)

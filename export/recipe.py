@@ -6,16 +6,17 @@ contradict the recipe; with random weights (to try speed, or an export) the reci
 
 import dataclasses
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from vvs.errors import SettingsError
+from vvs.errors import ExportError, SettingsError
 from vvs.export.model_set import DEFAULT_MAX_REQUESTS, ModelSet
+from vvs.export.precision import FP32, Numerics
 from vvs.export.t5 import T5Config
 from vvs.export.vq import VQConfig
-from vvs.manifest import CONDITIONING_KINDS, PRECISIONS
+from vvs.manifest import CONDITIONING_KINDS
 from vvs.tree_shape import TreeShape
 
 if TYPE_CHECKING:
@@ -92,16 +93,18 @@ class Recipe:
     default_tree: str = ""
     """Empty: the first."""
     precision: str = "fp32"
+    keep_fp32: tuple[str, ...] = ()
+    """Parts that compute in float32 whatever the precision, as ``vvs export --keep-fp32`` takes them."""
     family: str = "llamagen"
     max_requests: int = DEFAULT_MAX_REQUESTS
     defaults: Mapping[str, Any] = field(default_factory=dict)
     examples: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        if self.precision not in PRECISIONS:
-            raise SettingsError(
-                f"{self.path}: precision is {self.precision!r}, but it must be one of {', '.join(PRECISIONS)}"
-            )
+        try:
+            self.numerics()
+        except ExportError as error:
+            raise SettingsError(f"{self.path}: {error}") from error
         if self.family != "llamagen":
             raise SettingsError(f"{self.path}: family is {self.family!r}, but only llamagen is known")
         if self.conditioning.kind not in CONDITIONING_KINDS:
@@ -117,19 +120,28 @@ class Recipe:
                 f"{self.path}: default_tree is {self.default_tree!r}, but the trees are: {', '.join(names)}"
             )
 
-    def models(self, weights: str | Path | None = None, precision: str = "fp32") -> ModelSet:
+    def numerics(self, precision: str | None = None, kept: Sequence[str] = ()) -> Numerics:
+        """How graphs compute, unless it is said otherwise.
+
+        Raises:
+            ExportError: an unknown precision or part.
+
+        """
+        return Numerics.parse(precision or self.precision, kept or self.keep_fp32)
+
+    def models(self, weights: str | Path | None = None, numerics: Numerics = FP32) -> ModelSet:
         """Build the models and load their weights; what :meth:`survey` says, and then all of it.
 
         Args:
             weights: a folder instead of the recipe's own, or ``random``.
-            precision: of target, drafter and text encoder, so that they are never held in another.
+            numerics: of target, drafter and text encoder, so that they are never held in another dtype.
 
         Raises:
             CheckpointError: weights are missing, or do not fit the recipe.
             SettingsError: the recipe lacks a size that random weights need.
 
         """
-        return self.survey(weights).models(precision)
+        return self.survey(weights).models(numerics)
 
     def survey(self, weights: str | Path | None = None) -> "Survey":
         """Find the weights and check that they fit, without loading them."""

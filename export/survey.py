@@ -6,7 +6,7 @@ Surveying opens checkpoints but loads none of them (their tensors stay mapped), 
 
 import dataclasses
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -28,7 +28,7 @@ from vvs.export.llamagen import (
     published_ffn_width,
 )
 from vvs.export.model_set import ModelSet, unit_codebook
-from vvs.export.precision import TORCH_DTYPES
+from vvs.export.precision import DRAFTER, FP32, TEXT_ENCODER, Numerics
 from vvs.export.recipe import RANDOM, Recipe
 from vvs.export.sizes import infer_drafter, infer_target, infer_text_encoder, infer_vq
 from vvs.export.t5 import T5Config, T5Encoder
@@ -74,18 +74,25 @@ class Survey:
         parts = [kind.value for kind in self.configs if kind not in self.checkpoints]
         return (*parts, "tokenizer") if self.made_up_tokenizer else tuple(parts)
 
-    def models(self, precision: str = "fp32") -> ModelSet:
-        """Build the models; the image tokenizer is always float32."""
-        dtype = TORCH_DTYPES[precision]
+    def models(self, numerics: Numerics = FP32) -> ModelSet:
+        """Build the models in the dtypes that a bundle computes in; the image tokenizer is always float32.
+
+        Raises:
+            ExportError: a part is to be kept in float32 that these models lack.
+
+        """
+        self.require_parts(numerics)
         recipe = self.recipe
-        vq = self._part(Kind.VQ, VQTokenizer, self.vq, torch.float32)
+        vq = self._part(Kind.VQ, VQTokenizer, self.vq, lambda _: torch.float32)
         encoder = None
         if self.text_encoder is not None:
-            encoder = self._part(Kind.TEXT_ENCODER, T5Encoder, self.text_encoder, dtype)
+            encoder = self._part(
+                Kind.TEXT_ENCODER, T5Encoder, self.text_encoder, lambda _: numerics.dtype_of("", TEXT_ENCODER)
+            )
         return ModelSet(
             name=recipe.name,
-            target=self._part(Kind.TARGET, Target, self.target, dtype),
-            drafter=self._part(Kind.DRAFTER, Drafter, self.drafter, dtype),
+            target=self._part(Kind.TARGET, Target, self.target, numerics.dtype_of),
+            drafter=self._part(Kind.DRAFTER, Drafter, self.drafter, lambda _: numerics.dtype_of("", DRAFTER)),
             vq=vq,
             codebook=unit_codebook(vq),
             trees={tree.name: tree for tree in recipe.trees},
@@ -100,7 +107,11 @@ class Survey:
             family=recipe.family,
         )
 
-    def _part(self, kind: Kind, module: type[_M], config: Any, dtype: torch.dtype) -> _M:
+    def require_parts(self, numerics: Numerics) -> None:
+        """Raise ExportError if a part is to be kept in float32 that these models lack."""
+        numerics.require_parts(self.target.geometry.layers, text_encoder=self.text_encoder is not None)
+
+    def _part(self, kind: Kind, module: type[_M], config: Any, dtype: Callable[[str], torch.dtype]) -> _M:
         built = without_memory(module, config)
         checkpoint = self.checkpoints.get(kind)
         if checkpoint is None:
@@ -116,11 +127,11 @@ def without_memory(module: type[_M], config: Any) -> _M:
         return module(config)
 
 
-def randomise(module: nn.Module, dtype: torch.dtype, rng: torch.Generator) -> None:
+def randomise(module: nn.Module, dtype: Callable[[str], torch.dtype], rng: torch.Generator) -> None:
     """Give a module without memory random weights that keep activations near one."""
     state = {}
     for name, wanted in module.state_dict().items():
-        tensor = torch.empty(wanted.shape, dtype=dtype)
+        tensor = torch.empty(wanted.shape, dtype=dtype(name))
         if tensor.ndim > 1:
             tensor.normal_(0, math.prod(tensor.shape[1:]) ** -0.5, generator=rng)
         else:

@@ -15,6 +15,7 @@ from vvs.checks import check_integer
 from vvs.errors import BackendError, SettingsError
 from vvs.geometry import Geometry
 from vvs.manifest import DECODE_IMAGE, TARGET
+from vvs.precision import PRECISIONS
 from vvs.runtime.bundle import Bundle
 from vvs.runtime.cpus import usable_cpus
 from vvs.runtime.onnxruntime_graph import Graph
@@ -28,18 +29,13 @@ class OnnxRuntimeEngine:
     """Answers :class:`vvs.engine.Engine`. Safe to share between threads.
 
     Args:
-        bundle: what to run; float32 or float16.
+        bundle: what to run; none that computes in bf16.
         threads: threads of one graph execution; None uses every CPU this process may run on.
 
     """
 
     def __init__(self, bundle: Bundle, *, threads: int | None = None) -> None:
-        manifest = bundle.manifest
-        if manifest.precision == "bf16":
-            raise BackendError(
-                f"{bundle.path} is exported in bf16, which ONNX Runtime cannot run on a CPU; "
-                "export it with --precision fp32"
-            )
+        require_runnable(bundle)
         self._bundle = bundle
         self._options = session_options(threads)
         self._graphs: dict[str, Graph] = {}
@@ -94,6 +90,16 @@ class OnnxRuntimeEngine:
             return self._graphs[name]
 
 
+def require_runnable(bundle: Bundle) -> None:
+    """Raise BackendError if a bundle computes in bf16."""
+    name = bundle.manifest.precision
+    if PRECISIONS[name].compute == "bf16":
+        raise BackendError(
+            f"{bundle.path} is exported in {name}, but ONNX Runtime cannot compute in bf16 on a CPU; "
+            "run it with TensorRT (`vvs build`, --backend cuda) or export it with --precision fp32"
+        )
+
+
 def session_options(threads: int | None) -> ort.SessionOptions:
     """How graphs run: on so many threads each; None uses every CPU this process may run on."""
     if threads is not None:
@@ -103,4 +109,6 @@ def session_options(threads: int | None) -> ort.SessionOptions:
     options.log_severity_level = ONLY_ERRORS
     # Target and drafter take turns: threads of the one must not keep spinning while the other runs.
     options.add_session_config_entry("session.force_spinning_stop", "1")
+    # Fused with its product, an int8 weight would be multiplied with activations rounded to int8.
+    options.add_session_config_entry("session.disable_quant_qdq", "1")
     return options

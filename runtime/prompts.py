@@ -61,6 +61,11 @@ def encode_for(model: Prompted, prompts: Sequence[Prompt]) -> Conditioning:
     return _ENCODERS[model.conditioning.kind](model, prompts)
 
 
+def encode_each(model: Prompted, prompts: Sequence[str]) -> dict[str, Conditioning]:
+    """The prompt encoder's inputs for each prompt alone, each ``[1, ...]``; as :func:`encode_for`."""
+    return {prompt: encode_for(model, [prompt]) for prompt in prompts}
+
+
 def label(prompt: Prompt) -> str:
     """Short text that stands for a prompt in file names, metadata and on contact sheets."""
     return str(prompt) if isinstance(prompt, str | int) else f"caption states {list(prompt.shape)}"

@@ -13,6 +13,7 @@ from typing import Any
 from vvs.errors import BundleError, SettingsError
 from vvs.geometry import Geometry
 from vvs.plain_data import read_record
+from vvs.precision import PRECISIONS
 from vvs.tree_shape import TreeShape
 
 SCHEMA_VERSION = 1
@@ -32,7 +33,6 @@ TOKEN_EMBEDDINGS = "token_embeddings.npy"  # noqa: S105 - not a password
 TOKENIZER_FILE = "tokenizer.json"
 WEIGHTS_FILE = "weights.bin"  # the weights of all graphs
 
-PRECISIONS = ("fp32", "fp16", "bf16")
 CONDITIONING_KINDS = ("words", "t5", "class", "caption")
 
 
@@ -132,6 +132,8 @@ class Manifest:
     """Prompts worth trying."""
     random_parts: tuple[str, ...] = ()
     """Parts whose weights are random, such as ``drafter``: good for sizes and times, not for pictures."""
+    kept_fp32: tuple[str, ...] = ()
+    """Parts that compute in float32 whatever the precision: numbers of target layers, ``head`` ..."""
     schema: int = SCHEMA_VERSION
 
     def __post_init__(self) -> None:

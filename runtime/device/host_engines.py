@@ -6,10 +6,10 @@ from typing import Any
 import onnxruntime as ort
 from numpy.typing import NDArray
 
-from vvs.errors import BackendError
 from vvs.runtime.bundle import Bundle
 from vvs.runtime.device.array import DeviceArray, host_view
 from vvs.runtime.device.calls import bound_operands
+from vvs.runtime.onnxruntime_engine import require_runnable
 from vvs.runtime.onnxruntime_graph import Call, Graph
 
 
@@ -32,11 +32,7 @@ class HostEngines:
     """Answers :class:`vvs.runtime.device.interface.EngineSet`."""
 
     def __init__(self, bundle: Bundle, options: ort.SessionOptions) -> None:
-        if bundle.manifest.precision == "bf16":
-            raise BackendError(
-                f"{bundle.path} is exported in bf16, which ONNX Runtime cannot run on a CPU; "
-                "export it with --precision fp32"
-            )
+        require_runnable(bundle)
         self._bundle = bundle
         self._options = options
         self._graphs: dict[str, Graph] = {}

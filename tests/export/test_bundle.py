@@ -17,11 +17,12 @@ from rich.console import Console
 
 from vvs.errors import ExportError, SettingsError
 from vvs.export import bundle as bundle_module
-from vvs.export.bundle import export_bundle, in_precision, read_manifest, source_hash
+from vvs.export.bundle import export_bundle, read_manifest, source_hash
 from vvs.export.compact import compact_target
 from vvs.export.graphs import EncodePromptGraph, Graph, TargetGraph, named
 from vvs.export.onnx_export import WEIGHTS_FILE, GraphWriter, trace
 from vvs.export.parity import ParityReport, compare, failures, open_graph, require_parity
+from vvs.export.precision import FP32, Numerics, in_precision
 from vvs.manifest import CODEBOOK_LATENTS, CODEBOOK_NEAREST, TOKEN_EMBEDDINGS, Manifest
 
 if TYPE_CHECKING:
@@ -100,19 +101,20 @@ def test_nothing_is_exported_twice(tiny_bundle: Path, tiny_models: ModelSet, ins
 
 
 def test_everything_counts_as_a_source(tiny_models: ModelSet) -> None:
-    base = source_hash(tiny_models, "fp32")
+    base = source_hash(tiny_models, FP32)
     weights = copy.deepcopy(tiny_models.target)
     with torch.no_grad():
         weights.lm_head.weight[0, 0] += 1
     changed = [
-        source_hash(tiny_models, "fp16"),
-        source_hash(dataclasses.replace(tiny_models, target=weights), "fp32"),
-        source_hash(dataclasses.replace(tiny_models, name="other"), "fp32"),
-        source_hash(dataclasses.replace(tiny_models, defaults={"cfg_scale": 9.0}), "fp32"),
-        source_hash(dataclasses.replace(tiny_models, codebook=tiny_models.codebook + 1), "fp32"),
+        source_hash(tiny_models, Numerics("fp16")),
+        source_hash(tiny_models, Numerics("fp16", ("1",))),
+        source_hash(dataclasses.replace(tiny_models, target=weights), FP32),
+        source_hash(dataclasses.replace(tiny_models, name="other"), FP32),
+        source_hash(dataclasses.replace(tiny_models, defaults={"cfg_scale": 9.0}), FP32),
+        source_hash(dataclasses.replace(tiny_models, codebook=tiny_models.codebook + 1), FP32),
     ]
-    assert len({base, *changed}) == 6
-    assert base == source_hash(tiny_models, "fp32")
+    assert len({base, *changed}) == 7
+    assert base == source_hash(tiny_models, FP32)
 
 
 @pytest.mark.parametrize("damage", ["remove", "change", "force"])
@@ -156,20 +158,6 @@ def test_other_folders_are_not_replaced(tmp_path: Path, tiny_models: ModelSet) -
         export_bundle(tiny_models, tmp_path)
     with pytest.raises(ExportError, match="is a file, but a bundle is a folder"):
         export_bundle(tiny_models, tmp_path / "letter.txt")
-
-
-@pytest.mark.parametrize(
-    ("precision", "sentence"),
-    [
-        ("int4", "precision is 'int4', but it must be one of fp32, fp16"),
-        ("bf16", "cannot run bf16 on the CPU"),
-    ],
-)
-def test_precisions_that_cannot_be(
-    tmp_path: Path, tiny_models: ModelSet, precision: str, sentence: str
-) -> None:
-    with pytest.raises(ExportError, match=sentence):
-        export_bundle(tiny_models, tmp_path / "b", precision=precision)
 
 
 def test_graphs_that_differ_are_refused(tiny_bundle: Path, tiny_models: ModelSet) -> None:

@@ -18,6 +18,7 @@ from safetensors.torch import save_file
 from vvs.errors import CheckpointError, SettingsError
 from vvs.export.layouts import Kind, open_checkpoint, recognise
 from vvs.export.llamagen import ClassConditioning, Target, TargetConfig
+from vvs.export.precision import Numerics
 from vvs.export.recipe import RANDOM, Recipe, load_recipe
 from vvs.export.sizes import infer_target, infer_vq
 from vvs.export.survey import without_memory
@@ -164,7 +165,7 @@ def test_weights_are_mapped_and_not_copied(folder: Path) -> None:
     state = survey.checkpoints[Kind.TARGET].state
     assert models.target.lm_head.weight.data_ptr() == state["lm_head.weight"].data_ptr()
     assert str(folder / "a.pt") in Path("/proc/self/maps").read_text()
-    half = survey.models("fp16")
+    half = survey.models(Numerics("fp16"))
     assert {p.dtype for p in half.target.parameters()} == {torch.float16}
     assert {p.dtype for p in half.vq.parameters()} == {torch.float32}
 

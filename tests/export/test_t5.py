@@ -10,11 +10,11 @@ import pytest
 import torch
 
 from vvs.errors import SettingsError
-from vvs.export.bundle import in_precision
 from vvs.export.graphs import EncodePromptGraph
 from vvs.export.llamagen import CaptionConditioning, Target, TargetConfig
 from vvs.export.onnx_export import GraphWriter, trace
 from vvs.export.parity import compare, failures
+from vvs.export.precision import in_precision
 from vvs.export.t5 import T5Config, T5Encoder, distance_buckets
 from vvs.geometry import Geometry
 
