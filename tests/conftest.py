@@ -6,6 +6,7 @@ The exporter does nothing where an unchanged export lies already, so only the fi
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -102,6 +103,21 @@ def tiny_bundle(tiny_models: ModelSet, request: pytest.FixtureRequest) -> Path:
     path = request.config.cache.mkdir("vvs") / "tiny"
     export_bundle(tiny_models, path)
     return path
+
+
+@pytest.fixture(scope="session")
+def tiny_bundle_in(tiny_models: ModelSet, request: pytest.FixtureRequest) -> Callable[[str], Path]:
+    """Exports the same models in another precision; not to be changed."""
+    pytest.importorskip("onnxscript")
+    from vvs.export.bundle import export_bundle
+    from vvs.export.precision import Numerics
+
+    def exported(precision: str) -> Path:
+        path: Path = request.config.cache.mkdir("vvs") / f"tiny-{precision}"
+        export_bundle(tiny_models, path, numerics=Numerics(precision))
+        return path
+
+    return exported
 
 
 @pytest.fixture

@@ -241,6 +241,39 @@ def test_starts_without_heavy_modules() -> None:
     assert loaded.stdout.strip() == "set()"
 
 
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (
+            ["--precision", "int4"],
+            "precision is 'int4', but it must be one of fp32, fp16, bf16, int8, int8-fp16",
+        ),
+        (["--keep-fp32", "99"], "layer 99 is to be kept in fp32, but the target's layers are 0..1"),
+        (["--keep-fp32", "tail"], "'tail' is to be kept in fp32, but what can be kept is numbers of target"),
+        (["--keep-fp32", "text-encoder"], "text-encoder is to be kept in fp32, but this model has none"),
+    ],
+)
+def test_bad_precisions(vvs: Vvs, tiny_recipe: Path, arguments: list[str], says: str) -> None:
+    pytest.importorskip("onnxscript")
+    for more in ([], ["--dry-run"]):
+        result = vvs("export", tiny_recipe, "--precision", "fp16", *arguments, *more)
+        assert result.exit_code == 1
+        assert says in sentence(result)
+    assert not tiny_recipe.with_suffix("").exists()
+
+
+def test_exports_with_a_part_in_fp32(vvs: Vvs, tiny_recipe: Path, tmp_path: Path) -> None:
+    pytest.importorskip("onnxscript")
+    out = tmp_path / "bundle"
+    result = vvs("export", tiny_recipe, "--precision", "int8-fp16", "--keep-fp32", "1,head", "-o", out)
+    assert result.exit_code == 0, result.stderr
+    assert "Largest difference from PyTorch in fp16" in result.stderr
+    shown = vvs("inspect", out)
+    assert "int8-fp16, in fp32: 1, head" in shown.stdout
+    drawn = vvs("generate", out, "a red dress", "-o", tmp_path / "pictures", "--threads", 1)
+    assert drawn.exit_code == 0, drawn.stderr
+
+
 def test_a_dry_run_builds_nothing(vvs: Vvs, tmp_path: Path) -> None:
     pytest.importorskip("torch")
     pytest.importorskip("onnxscript")

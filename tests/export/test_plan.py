@@ -78,6 +78,16 @@ def test_precision_halves_weights() -> None:
     assert memory(survey, "fp16") < memory(survey, "fp32")
 
 
+def test_int8_halves_the_weights_of_products_once_more() -> None:
+    survey = load_recipe(ENGINES / "llamagen-c2i-b-256.toml").survey(RANDOM)
+    half, int8 = (footprint(survey, precision).files for precision in ("fp16", "int8-fp16"))
+    assert half["weights of the target"] == 2 * int8["weights of the target"]
+    assert half["token embeddings"] == int8["token embeddings"]
+    assert (
+        half["weights of the drafter"] // 2 < int8["weights of the drafter"] < half["weights of the drafter"]
+    )
+
+
 def test_the_plan_in_words() -> None:
     shown = io.StringIO()
     survey = load_recipe(ENGINES / "llamagen-c2i-b-256.toml").survey(RANDOM)

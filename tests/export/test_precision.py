@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import dataclasses
 import io
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -33,6 +32,9 @@ from vvs.runtime.pipeline import Pipeline
 from vvs.runtime.prompts import Prompted, encode_each
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
     from vvs.engine import Conditioning
     from vvs.export.model_set import ModelSet
 
@@ -45,22 +47,9 @@ def prompts_of(models: ModelSet) -> dict[str, Conditioning]:
     return encode_each(prompted, ["a red dress", "blue shoe"])
 
 
-def exported(models: ModelSet, name: str, request: pytest.FixtureRequest) -> Path:
-    """The tiny model in one precision; kept in pytest's cache, so only a first run pays for tracing."""
-    assert request.config.cache is not None
-    path = request.config.cache.mkdir("vvs") / f"tiny-{name}"
-    export_bundle(models, path, numerics=Numerics(name))
-    return path
-
-
 @pytest.fixture(params=PRECISIONS)
-def precise_bundle(request: pytest.FixtureRequest, tiny_models: ModelSet) -> Path:
-    return exported(tiny_models, request.param, request)
-
-
-@pytest.fixture
-def int8_bundle(request: pytest.FixtureRequest, tiny_models: ModelSet) -> Path:
-    return exported(tiny_models, "int8", request)
+def precise_bundle(request: pytest.FixtureRequest, tiny_bundle_in: Callable[[str], Path]) -> Path:
+    return tiny_bundle_in(request.param)
 
 
 def test_every_precision_agrees_with_pytorch(precise_bundle: Path) -> None:
@@ -105,7 +94,7 @@ def test_bundles_draw_or_say_who_does(precise_bundle: Path) -> None:
     manifest = read_manifest(precise_bundle)
     assert manifest is not None
     if manifest.precision in RUNNABLE:
-        (image,) = Pipeline.from_bundle(precise_bundle, options={"threads": 1}).generate("a red dress").images
+        (image,) = Pipeline.from_bundle(precise_bundle, threads=1).generate("a red dress").images
         assert np.isfinite(image.pixels).all()
         return
     with pytest.raises(
@@ -137,7 +126,9 @@ def test_int8_products_share_what_is_not_rounded(tiny_models: ModelSet) -> None:
     assert 0 < (exact - near).abs().max() < 0.02 * exact.abs().max()
 
 
-def test_activations_are_not_rounded_to_int8(tiny_models: ModelSet, int8_bundle: Path) -> None:
+def test_activations_are_not_rounded_to_int8(
+    tiny_models: ModelSet, tiny_bundle_in: Callable[[str], Path]
+) -> None:
     """ONNX Runtime may turn an int8 weight and its product into one of integers; in ours it must not."""
     rounded = with_int8_products(tiny_models.target, Numerics("int8").rounds)
     graph = TargetGraph(rounded)
@@ -148,7 +139,7 @@ def test_activations_are_not_rounded_to_int8(tiny_models: ModelSet, int8_bundle:
     order = half_split_order(tiny_models.geometry.head_dim).numpy()
     feeds |= {name: rows[..., order] for name, rows in feeds.items() if name.startswith("past_k")}
     options = session_options(threads=1)
-    session = onnxruntime.InferenceSession(int8_bundle / "target.onnx", options)
+    session = onnxruntime.InferenceSession(tiny_bundle_in("int8") / "target.onnx", options)
     (logits,) = session.run(["logits"], feeds)
     assert np.abs(logits - expected).max() < 1e-5 * np.abs(expected).max()
 

@@ -72,6 +72,10 @@ def test_random_weights() -> None:
             ('name = "tiny"', 'name = "tiny"\nprecision = "int4"'),
             "precision is 'int4', but it must be one of",
         ),
+        (
+            ('name = "tiny"', 'name = "tiny"\nkeep_fp32 = ["tail"]'),
+            "'tail' is to be kept in fp32, but what can be kept is",
+        ),
         (('name = "tiny"', 'name = "tiny"\nfamily = "gan"'), "family is 'gan', but only llamagen is known"),
         (('examples = ["a red dress"]', "examples = [3]"), r"examples\[0\] is 3, but it must be a string"),
         (('name = "tiny"', 'name = "tiny"\npath = "x"'), "unknown field 'path'"),

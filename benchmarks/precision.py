@@ -1,0 +1,240 @@
+"""``python -m vvs.benchmarks.precision``: what a precision costs in quality and what it saves, on the demo.
+
+Every precision draws the same prompts with the same seeds, in turns of a batch each, so that a machine that
+slows down slows all alike. The first precision is what the others are compared to, picture by picture and
+batch by batch.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from time import perf_counter
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+from numpy.typing import NDArray
+from rich.console import Console
+from rich.progress import Progress
+
+from vvs.arrays import BoolArray, Float64Array
+from vvs.benchmarks.bootstrap import Estimate, estimate
+from vvs.benchmarks.contender import Contender
+from vvs.benchmarks.environment import bundle_identity, environment
+from vvs.benchmarks.judge import Interval, Judge, asked, interval
+from vvs.benchmarks.report import markdown, print_table, write_json, write_text
+from vvs.errors import VvsError
+from vvs.export.bundle import export_bundle
+from vvs.export.recipe import load_recipe
+from vvs.manifest import Manifest
+from vvs.precision import PRECISIONS
+from vvs.runtime.pipeline import GeneratedImage, Pipeline
+from vvs.runtime.prompts import Prompted, encode_each
+
+RUNS_HERE = tuple(name for name, precision in PRECISIONS.items() if precision.compute != "bf16")
+MODES = ("ar", "vvs")
+MEGA = 1e6
+
+
+@dataclass(eq=False)
+class Drawn:
+    """What one precision drew in one mode."""
+
+    precision: str
+    mode: str
+    pipeline: Pipeline
+    images: list[GeneratedImage] = field(default_factory=list)
+    seconds: list[float] = field(default_factory=list)
+    """Of every batch."""
+
+    @property
+    def pixels(self) -> NDArray[np.uint8]:
+        """Pictures ``[M, H, W, 3]``."""
+        return np.stack([image.pixels for image in self.images])
+
+    @property
+    def milliseconds(self) -> float:
+        """Per picture."""
+        return 1000 * sum(self.seconds) / len(self.images)
+
+    def draw(self, prompts: Sequence[str], seed: int) -> None:
+        """Draw one batch."""
+        config = Contender.parse(self.mode, self.pipeline).config
+        start = perf_counter()
+        self.images += self.pipeline.generate(prompts, config, seed, batch=len(prompts)).images
+        self.seconds.append(perf_counter() - start)
+
+
+@dataclass(frozen=True, eq=False)
+class Scored:
+    """One precision in one mode beside the first precision in that mode."""
+
+    drawn: Drawn
+    score: Interval
+    points: Estimate
+    """Percentage points over the first precision, picture by picture."""
+    ratio: Estimate
+    """Milliseconds per picture over those of the first precision, batch by batch."""
+    same: float
+    """Share of pictures that are the same as the first precision's, pixel by pixel."""
+
+    @property
+    def bundle_bytes(self) -> int:
+        """Of all files of the bundle."""
+        return sum(spec.bytes for spec in self.drawn.pipeline.bundle.manifest.files.values())
+
+    def row(self, baseline: str) -> dict[str, str]:
+        """The table's row."""
+        return {
+            "precision": self.drawn.precision,
+            "mode": self.drawn.mode,
+            "score, % (95% interval)": str(self.score),
+            f"points over {baseline}": _spread(self.points, "+.1f"),
+            f"same picture as {baseline}, %": f"{100 * self.same:.0f}",
+            "bundle, MB": f"{self.bundle_bytes / MEGA:.1f}",
+            "ms per picture": f"{self.drawn.milliseconds:.0f}",
+            f"ms over {baseline}'s": _spread(self.ratio, ".2f"),
+        }
+
+    def data(self) -> dict[str, Any]:
+        """As plain numbers."""
+        return {
+            "precision": self.drawn.precision,
+            "mode": self.drawn.mode,
+            "bundle": bundle_identity(self.drawn.pipeline.bundle.manifest),
+            "bundle_bytes": self.bundle_bytes,
+            "score": self.score.mean,
+            "score_95": [self.score.low, self.score.high],
+            "points": vars(self.points),
+            "same_pictures": self.same,
+            "milliseconds": self.drawn.milliseconds,
+            "ratio": vars(self.ratio),
+        }
+
+
+def _spread(figure: Estimate, form: str) -> str:
+    return f"{figure.value:{form}} ({figure.low:{form}} to {figure.high:{form}})"
+
+
+def _mean(samples: Float64Array) -> Estimate:
+    return estimate(samples, lambda drawn: drawn.mean(axis=-1))
+
+
+def _median(samples: Float64Array) -> Estimate:
+    return estimate(samples, lambda drawn: np.median(drawn, axis=-1))
+
+
+def label(manifest: Manifest) -> str:
+    """A bundle's precision, with what is kept in fp32."""
+    kept = f", fp32: {' '.join(manifest.kept_fp32)}" if manifest.kept_fp32 else ""
+    return manifest.precision + kept
+
+
+def compare(drawn: Drawn, baseline: Drawn, hits: BoolArray, baseline_hits: BoolArray) -> Scored:
+    """Score what was drawn, beside the first precision's pictures of the same prompts and seeds.
+
+    Args:
+        drawn: of one precision.
+        baseline: of the first one, in the same mode.
+        hits: which pictures show what was asked for ``[M]``.
+        baseline_hits: the same of the baseline's ``[M]``.
+
+    """
+    return Scored(
+        drawn,
+        interval(hits),
+        _mean(100 * (hits.astype(np.float64) - baseline_hits)),
+        _median(np.array(drawn.seconds) / np.array(baseline.seconds)),
+        float((drawn.pixels == baseline.pixels).all(axis=(1, 2, 3)).mean()),
+    )
+
+
+def exported(recipe: Path, precision: str, folder: Path, console: Console) -> Path:
+    """The recipe's bundle in a precision, below ``folder``; an unchanged one is not built again."""
+    read = load_recipe(recipe)
+    numerics = read.numerics(precision)
+    models = read.models(numerics=numerics)
+    prompted = Prompted(models.conditioning, models.geometry.prompt_length, models.read_tokenizer)
+    prompts = encode_each(prompted, models.examples)
+    return export_bundle(models, folder / precision, numerics=numerics, prompts=prompts, console=console).path
+
+
+def draw_all(
+    pipelines: Sequence[Pipeline],
+    prompts: Sequence[str],
+    seed: int,
+    batch: int,
+    advance: Callable[[int], None],
+) -> list[Drawn]:
+    """Draw all prompts in every precision and mode, in turns of a batch, after one unmeasured batch each."""
+    runs = [Drawn(label(p.bundle.manifest), mode, p) for mode in MODES for p in pipelines]
+    for run in runs:
+        Drawn(run.precision, run.mode, run.pipeline).draw(prompts[:batch], seed)
+    for start in range(0, len(prompts), batch):
+        some = prompts[start : start + batch]
+        for run in runs:
+            run.draw(some, seed + start)
+            advance(len(some))
+    return runs
+
+
+def main(
+    recipe: Annotated[Path, typer.Argument(help="Recipe of the demo model.")] = Path("engines/demo.toml"),
+    out: Annotated[
+        Path, typer.Option(help="Folder for precision.md, precision.json and the bundles.")
+    ] = Path("out/precision"),
+    precisions: Annotated[
+        list[str] | None,
+        typer.Option("--precision", help=f"Exported and measured; repeat for more [{', '.join(RUNS_HERE)}]."),
+    ] = None,
+    bundles: Annotated[
+        list[Path] | None,
+        typer.Option("--bundle", help="Measured as it is, nothing is exported; repeat for more."),
+    ] = None,
+    weights: Annotated[Path, typer.Option(help="Folder with the judge's weights.")] = Path(
+        "engines/weights/demo"
+    ),
+    images: Annotated[int, typer.Option(min=2, help="Pictures per precision and mode.")] = 200,
+    batch: Annotated[int, typer.Option(min=1, help="Pictures drawn at once.")] = 8,
+    threads: Annotated[int | None, typer.Option(min=1, help="Threads of a graph [every CPU].")] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the first picture.")] = 0,
+) -> None:
+    """Score AR and VVS in several precisions, side by side; the first is the baseline."""
+    console = Console()
+    try:
+        judge = Judge(weights)
+        places = bundles or [
+            exported(recipe, precision, out / "bundles", console) for precision in precisions or RUNS_HERE
+        ]
+        pipelines = [Pipeline.from_bundle(place, threads=threads) for place in places]
+        prompts, colours, garments = asked(images)
+        with Progress(console=console, transient=True) as progress:
+            task = progress.add_task("drawing", total=len(prompts) * len(pipelines) * len(MODES))
+            runs = draw_all(pipelines, prompts, seed, batch, lambda count: progress.advance(task, count))
+        hits = [judge.judge(run.pixels, colours, garments).both_right for run in runs]
+        firsts = {run.mode: i for i, run in reversed(list(enumerate(runs)))}
+        scored = [
+            compare(run, runs[firsts[run.mode]], own, hits[firsts[run.mode]])
+            for run, own in zip(runs, hits, strict=True)
+        ]
+        _report(scored, len(prompts), threads, out, console)
+    except VvsError as error:
+        console.print(f"[red]error:[/red] {error}", soft_wrap=True)
+        raise typer.Exit(1) from error
+
+
+def _report(scored: list[Scored], pictures: int, threads: int | None, out: Path, console: Console) -> None:
+    table = [one.row(scored[0].drawn.precision) for one in scored]
+    machine = environment(threads)
+    note = (
+        f"{pictures} pictures per row, of the same prompts and seeds, on {machine['processor']}, "
+        f"{machine['threads']} threads, ONNX Runtime on the CPU"
+    )
+    print_table(table, note, console)
+    write_text(out / "precision.md", markdown(table) + f"\n{note}.\n")
+    data = {"schema": 1, "environment": machine, "pictures": pictures, "runs": [one.data() for one in scored]}
+    write_json(out / "precision.json", data)
+
+
+if __name__ == "__main__":
+    typer.run(main)
