@@ -152,7 +152,7 @@ class Pipeline:
 
         See :func:`vvs.runtime.settings.resolve`.
         """
-        return resolve(self.bundle.manifest, mode, skip_trees=self._loop.takes_skip_trees, **options)
+        return resolve(self.bundle.manifest, mode, **options)
 
     def generate(
         self,

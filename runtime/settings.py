@@ -28,15 +28,12 @@ def default_mode(manifest: Manifest) -> str:
     return str(manifest.defaults.get("mode", FALLBACK_MODE))
 
 
-def resolve(
-    manifest: Manifest, mode: str | None = None, *, skip_trees: bool = True, **options: Any
-) -> GenerationConfig:
+def resolve(manifest: Manifest, mode: str | None = None, **options: Any) -> GenerationConfig:
     """Make the configuration of a mode for one bundle.
 
     Args:
         manifest: whose recommendations apply.
         mode: one of :data:`vvs.modes.MODES`; None is the bundle's own.
-        skip_trees: whether a recommended skip tree is of use to whoever decodes.
         options: settings that override everything else; None stands for not given.
 
     Raises:
@@ -53,7 +50,7 @@ def resolve(
         configure(mode, **recommended)
     except SettingsError as error:
         raise BundleError(f"the bundle's recommended settings are wrong: {error}") from error
-    if not skip_trees or not _plans(given.get("skipping")):
+    if not _plans(given.get("skipping")):
         recommended.pop("skip_tree", None)
     return configure(mode, **(recommended | given))
 

@@ -56,11 +56,6 @@ class Loop(Protocol):
         """Sizes of the models."""
         ...
 
-    @property
-    def takes_skip_trees(self) -> bool:
-        """Whether steps that are planned to be skipped may draft a tree of their own."""
-        ...
-
     def run(
         self,
         conditioning: Conditioning,
@@ -100,11 +95,6 @@ class Decoder:
     def geometry(self) -> Geometry:
         """Sizes of the engine's models."""
         return self._engine.geometry
-
-    @property
-    def takes_skip_trees(self) -> bool:
-        """Yes."""
-        return True
 
     def decode_image(self, tokens: IntArray) -> Float32Array:
         """Turn complete token grids ``[R, grid * grid]`` into images ``[R, 3, H, W]`` in [-1, 1]."""

@@ -110,19 +110,24 @@ def _uses(manifest: Manifest, graph: str) -> Iterator[tuple[str, Range]]:
         yield "ar", Range(1, 1, 1)
         for name, tree in manifest.trees.items():
             yield f"verify.{name}", Range(tree.nodes, tree.nodes, tree.nodes)
-            yield f"verify-after-skip.{name}", _after_skip(tree)
+            yield f"verify-after-skip.{name}", _after_skip(tree, _longest_path(manifest))
     elif graph.startswith(draft_tree_graph("")):
         tree = manifest.trees[graph.removeprefix(draft_tree_graph(""))]
         yield "after-prefill", Range(prompt, prompt, prompt)
-        yield "after-step", Range(1, tree.longest_path, tree.longest_path)
+        yield "after-step", Range(1, tree.longest_path, _longest_path(manifest))
     else:
         yield "whole", Range(1, 1, 1)
 
 
-def _after_skip(tree: TreeShape) -> Range:
-    """A chain is a path without its last node at most, and a runtime pads it to that."""
-    longest = tree.nodes + tree.longest_path - 1
-    return Range(tree.nodes + 1, longest, longest)
+def _after_skip(tree: TreeShape, longest_path: int) -> Range:
+    """A chain is a path without its last node at most, of this tree or of another one; a runtime pads it."""
+    chain, longest_chain = tree.longest_path - 1, longest_path - 1
+    return Range(tree.nodes + 1, tree.nodes + chain, tree.nodes + longest_chain)
+
+
+def _longest_path(manifest: Manifest) -> int:
+    """Nodes on the longest path of any tree: skipped steps may draft another tree than verified ones."""
+    return max(tree.longest_path for tree in manifest.trees.values())
 
 
 def _range(spec: TensorSpec, requests: RequestRange, rows: Range, manifest: Manifest) -> ShapeRange:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from vvs.arrays import Float32Array, IntArray
 from vvs.codebook import Codebook
 from vvs.config import GenerationConfig
-from vvs.decoding import Generation, check_batch
+from vvs.decoding import Generation, check_batch, trees_of
 from vvs.engine import Conditioning
 from vvs.errors import BackendError, SettingsError
 from vvs.geometry import Geometry
@@ -27,6 +27,7 @@ from vvs.runtime.device.images import ImageDecoder
 from vvs.runtime.device.interface import Device, EngineSet
 from vvs.runtime.device.run_plan import RunShape
 from vvs.runtime.device.session import DeviceSession, Seen
+from vvs.runtime.device.step_trees import TreeNames
 from vvs.runtime.kernels.state import Counter, Decision, Phase, encode_settings
 from vvs.statistics import Span, Statistics, StepKind, StepTimes, Stopwatch
 from vvs.uniforms import Uniforms
@@ -89,11 +90,6 @@ class DeviceLoop:
     def geometry(self) -> Geometry:
         """Sizes of the models."""
         return self._bundle.manifest.geometry
-
-    @property
-    def takes_skip_trees(self) -> bool:
-        """No: one tree is drafted in all steps of a request."""
-        return False
 
     def run(
         self,
@@ -166,13 +162,13 @@ class DeviceLoop:
                 f"a batch of {len(configs)} requests was asked for, "
                 f"but this bundle takes 1..{manifest.max_requests}"
             )
-        if any(config.skip_tree is not None for config in configs):
-            raise SettingsError(
-                "this backend drafts one tree in all steps of a request, but skip_tree asks for another one; "
-                "leave it out, or use the backend onnxruntime"
-            )
-        in_use = {config.tree for config in configs}
-        shape = RunShape(len(configs), tuple(name for name in manifest.trees if name in in_use))
+        drafted = {name for config in configs for name in trees_of(config)}
+        verified = {config.tree for config in configs}
+        shape = RunShape(
+            len(configs),
+            tuple(name for name in manifest.trees if name in drafted),
+            tuple(name for name in manifest.trees if name in verified),
+        )
         encode_settings(configs, shape.trees)
         return shape
 
@@ -236,6 +232,8 @@ class _Run:
         self._image_tokens = image_tokens
         self._stopwatch = Stopwatch()
         self._seen: Seen
+        self._steps = 0
+        """Steps that are queued so far."""
         self._decided: NDArray[Any] | None = None
         """What the step under way is for every request, once it is queued."""
 
@@ -261,7 +259,7 @@ class _Run:
         """Propose and decide, tell the step before, queue this one; near the end, tell this one too."""
         self._stopwatch.resume()
         with self._stopwatch.measure(Span.DEVICE):
-            before, self._seen = self._seen, self._session.propose()
+            before, self._seen = self._seen, self._session.propose(self._trees())
         news = self._news(before)
         self._queue()
         if news is not None:
@@ -279,8 +277,19 @@ class _Run:
         tokens = self._seen.known[:, : self._image_tokens].astype(np.int64)
         return Generation(tokens, self.statistics)
 
+    def _trees(self) -> TreeNames:
+        """Trees that the next step drafts; what the step under way emits is known only roughly."""
+        fewest = most = self._seen.column(Counter.EMITTED)
+        if self._decided is not None:
+            verifies, skipped = self._decided == Decision.VERIFY, self._seen.column(Counter.CHOSEN)
+            fewest = fewest + np.where(verifies, 1, skipped)
+            most = most + np.where(verifies, self._seen.column(Counter.LONGEST), skipped)
+        active = self._seen.column(Counter.PHASE) != Phase.COMPLETE
+        return self._session.trees.of(self._steps, int(fewest[active].min()), int(most[active].max()))
+
     def _queue(self) -> None:
         """Queue what was decided."""
+        self._steps += 1
         self._decided = self._seen.column(Counter.DECISION)
         if (self._decided == Decision.SKIP).any():
             self._session.skip()

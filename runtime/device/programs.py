@@ -3,7 +3,7 @@
 Which kernel reads and writes what, and in which order they go, is in ``runtime/kernels/README.md``.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -12,6 +12,7 @@ from vvs.runtime.device.array import DeviceArray, array_bytes
 from vvs.runtime.device.calls import Argument, Call, Copy, Enqueue, Kernel, Launch, Program
 from vvs.runtime.device.interface import Device, EngineSet
 from vvs.runtime.device.run_plan import RunPlan
+from vvs.runtime.device.step_trees import TreeNames
 from vvs.runtime.kernels import table
 from vvs.runtime.kernels.state import Counter
 
@@ -49,7 +50,8 @@ class Programs:
         self._plan = plan
         self._arrays = arrays
         self._read_back = read_back
-        self._made: dict[tuple[bool, ...], Program] = {}
+        self._made: dict[Hashable, Program] = {}
+        self._drafts: dict[tuple[str, bool], Program] = {}
         sizes, geometry = plan.sizes, plan.geometry
         self._sizes = {
             "requests": sizes.requests,
@@ -91,20 +93,21 @@ class Programs:
             *self.read,
         )
 
-    def propose(self, *, first: bool, plain: bool, similarity: bool) -> Program:
+    def propose(self, trees: TreeNames, *, first: bool, plain: bool, similarity: bool) -> Program:
         """Draft and decide.
 
         Args:
+            trees: those that are drafted.
             first: whether the drafter consumes the prompt.
             plain: whether a request decodes without drafting.
             similarity: whether a request decides by the likeness of paths.
 
         """
-        key = (first, plain, similarity)
+        key = (trees, first, plain, similarity)
         if key not in self._made:
             calls: list[Call] = []
-            for number, tree in enumerate(self._plan.shape.trees):
-                calls += self._draft(number, tree, first=first)
+            for tree in trees:
+                calls += self._draft(tree, first=first)
             if plain:
                 calls.append(self._launch(table.PROPOSE_ROOT))
             if similarity:
@@ -119,7 +122,7 @@ class Programs:
 
     def verify(self, *, chain: bool) -> Program:
         """Run the target, walk the trees, keep what survives."""
-        key = (chain,)
+        key = chain
         if key not in self._made:
             T = self._plan.verify_rows(chain=chain)
             embeds = self._rows("embeds", T)
@@ -145,10 +148,18 @@ class Programs:
             Copy(self._read_back.known, self._arrays["known"]),
         )
 
-    def _draft(self, number: int, tree: str, *, first: bool) -> Iterator[Call]:
-        """One tree's drafting: inputs, engine, KV rows, tree. The first one takes the prompt's features."""
+    def _draft(self, tree: str, *, first: bool) -> Program:
+        """One tree's drafting; the first one takes the prompt's features."""
+        key = (tree, first)
+        if key not in self._drafts:
+            self._drafts[key] = tuple(self._draft_calls(tree, first=first))
+        return self._drafts[key]
+
+    def _draft_calls(self, tree: str, *, first: bool) -> Iterator[Call]:
+        """Inputs, engine, KV rows, tree."""
         arrays, plan, graph = self._arrays, self._plan, draft_tree_graph(tree)
-        A = plan.geometry.prompt_length if first else plan.trees[tree].longest_path
+        number = plan.shape.trees.index(tree)
+        A = plan.geometry.prompt_length if first else plan.sizes.draft_capacity
         N = plan.trees[tree].nodes
         R = plan.shape.requests
         features = self._rows("features" if first else "draft_features", A)

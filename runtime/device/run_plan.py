@@ -29,6 +29,8 @@ class RunShape:
     """R."""
     trees: tuple[str, ...]
     """Draft trees in use; a request without one decodes plainly."""
+    verified: tuple[str, ...]
+    """Those of them that the target sees: others are drafted only where a step is planned to be skipped."""
 
 
 @dataclass(frozen=True)
@@ -80,12 +82,9 @@ class RunPlan:
         return next(each.dtype for each in (*spec.inputs, *spec.outputs) if each.name == tensor)
 
     def verify_rows(self, *, chain: bool) -> int:
-        """T of a verify: the tree, behind a padded chain if any request has one; 1 without a tree.
-
-        The engines have a profile for each tree alone, so chains are padded tree by tree, not to the longest.
-        """
-        chains = {name: tree.longest_path - 1 if chain else 0 for name, tree in self.trees.items()}
-        return max((tree.nodes + chains[name] for name, tree in self.trees.items()), default=1)
+        """T of a verify: the tree, behind a padded chain if any request has one; 1 without a tree."""
+        nodes = max((self.trees[name].nodes for name in self.shape.verified), default=1)
+        return nodes + (self.sizes.chain_capacity if chain else 0)
 
     @cached_property
     def target_rows(self) -> int:

@@ -24,6 +24,7 @@ from vvs.runtime.device.interface import Device, EngineSet, Pinned
 from vvs.runtime.device.programs import Programs, ReadBack
 from vvs.runtime.device.run_inputs import RunInputs
 from vvs.runtime.device.run_plan import RunPlan, RunShape, carried
+from vvs.runtime.device.step_trees import StepTrees, TreeNames
 from vvs.runtime.kernels.state import FAULT_SENTENCES, Counter, Fault
 from vvs.skipping import Dynamic
 from vvs.uniforms import Uniforms
@@ -73,6 +74,7 @@ class DeviceSession:
         self._device = device
         self._given_back = ExitStack()
         plan = RunPlan(bundle.manifest, shape, codebook.neighbours)
+        self._most_steps = plan.geometry.image_tokens
         memory = plan.lay_out(engines.scratch_bytes(plan.graphs), backup=graphs)
         _logger.info("%s: a run of %d requests takes %s", device.name, shape.requests, memory.describe())
         with ExitStack() as opened:
@@ -102,6 +104,7 @@ class DeviceSession:
         self._first = True
         self._plain = any(config.tree is None for config in configs)
         self._similarity = any(isinstance(config.skipping, Dynamic) for config in configs)
+        self.trees = StepTrees(configs, self.shape.trees)
         self._device.issue(self._stream, Fill(self._state))
         self._numbers = self._inputs.settings(configs, streams)
         self._inputs.prompts(conditioning)
@@ -110,12 +113,12 @@ class DeviceSession:
         self._launch(self._programs.prefill)
         return self._seen()
 
-    def propose(self) -> Seen:
-        """Draft and decide; the one place in a step where the host waits."""
+    def propose(self, trees: TreeNames) -> Seen:
+        """Draft these trees and decide; the one place in a step where the host waits."""
         kind = (self._first, self._plain, self._similarity)
         first, plain, similarity = kind
-        program = self._programs.propose(first=first, plain=plain, similarity=similarity)
-        self._runner.run(("propose", *kind), program)
+        program = self._programs.propose(trees, first=first, plain=plain, similarity=similarity)
+        self._runner.run(("propose", trees, *kind), program)
         self._first = False
         return self._seen()
 
@@ -132,10 +135,11 @@ class DeviceSession:
 
         What the requests come to is of no use afterwards; the next batch begins anew.
         """
-        self.propose()
+        self.propose(self.trees.of(0, 0, 0))
         self.verify(chain=False)
         if self.shape.trees:
-            self.propose()
+            for trees in self.trees.kinds(self._most_steps):
+                self.propose(trees)
             self.skip()
             self.verify(chain=True)
         self.read()

@@ -2,7 +2,6 @@
 
 #include "request.cuh"
 
-constexpr int EMITTED_BEFORE_FIRST_SKIP = 5;
 constexpr double DEPTH_DECAY = 0.9;
 constexpr int SIMILARITY_STRIDE = 2;
 constexpr double LEAST_SCORE = -700.0;
@@ -45,12 +44,11 @@ KERNEL vvs_similarity(const int* counters, const int* choices, const int* tree_t
 
 __device__ inline bool wants_to_skip(const int* counter, const int* choice, double threshold,
                                      double similarity) {
-  if (counter[EMITTED] <= EMITTED_BEFORE_FIRST_SKIP) return false;
   switch (choice[POLICY]) {
     case UNIFORM:
-      return counter[STEPS] % choice[INTERVAL] == 1;
+      return plans_to_skip(counter, choice);
     case DYNAMIC:
-      return counter[PHASE] != SKIPPED && similarity >= threshold;
+      return may_skip(counter) && counter[PHASE] != SKIPPED && similarity >= threshold;
     default:
       return false;
   }

@@ -11,7 +11,7 @@ KERNEL vvs_draft_inputs(int* counters, const int* choices, const int* known,
                         int window, int feature_bytes) {
   const int request = static_cast<int>(blockIdx.x);
   int* counter = counters + request * COUNTERS;
-  const bool drafts = is_active(counter) && choices[request * CHOICES + TREE] == tree;
+  const bool drafts = is_active(counter) && tree_of_step(counter, choices + request * CHOICES) == tree;
   const int pending = drafts ? counter[PENDING] : 0;
   const int valid = pending > 0 ? pending : 1;
   const int past = drafts ? counter[DRAFTER_ROWS] : 0;
@@ -98,7 +98,7 @@ KERNEL vvs_propose(int* counters, const int* choices, const long long* drafted_t
   __shared__ int parents[MAX_NODES], depth[MAX_NODES];
   const int request = static_cast<int>(blockIdx.x);
   int* counter = counters + request * COUNTERS;
-  if (!is_active(counter) || choices[request * CHOICES + TREE] != tree) return;
+  if (!is_active(counter) || tree_of_step(counter, choices + request * CHOICES) != tree) return;
   const long long from = static_cast<long long>(request) * drafted_nodes;
   const long long to = static_cast<long long>(request) * nodes;
   const long long* tokens = drafted_tokens + from;

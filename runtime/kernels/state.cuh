@@ -37,7 +37,7 @@ enum Counter {
 enum Phase { PREFILLED, VERIFIED, SKIPPED, COMPLETE };
 enum Decision { IDLE, VERIFY, SKIP };
 enum Fault { FAULT_NONE, FAULT_LOGITS, FAULT_UNIFORMS, FAULT_TREE };
-enum Choice { RULE, RULE_K, TOP_K, POLICY, INTERVAL, SELECTOR, TRUNCATE, TREE, CHOICES };
+enum Choice { RULE, RULE_K, TOP_K, POLICY, INTERVAL, SELECTOR, TRUNCATE, TREE, SKIP_TREE, CHOICES };
 enum Real { TEMPERATURE, TOP_P, BOUND, THRESHOLD, REALS };
 
 enum Rule { EXACT, LANTERN, LANTERN_PLUS_PLUS };
@@ -48,8 +48,22 @@ constexpr int MAX_NODES = 256;
 constexpr int MAX_PATH = 16;
 constexpr int NO_NODE = -1;
 constexpr int NO_TREE = -1;
+constexpr int EMITTED_BEFORE_FIRST_SKIP = 5;
 
 // Whether a request still takes part in steps.
 __device__ inline bool is_active(const int* counter) {
   return counter[PHASE] != COMPLETE && counter[FAULT] == FAULT_NONE;
+}
+
+__device__ inline bool may_skip(const int* counter) { return counter[EMITTED] > EMITTED_BEFORE_FIRST_SKIP; }
+
+// Whether this step is skipped by its number alone.
+__device__ inline bool plans_to_skip(const int* counter, const int* choice) {
+  return choice[POLICY] == UNIFORM && may_skip(counter) && counter[STEPS] % choice[INTERVAL] == 1;
+}
+
+// Number of the tree that a request drafts in this step.
+__device__ inline int tree_of_step(const int* counter, const int* choice) {
+  const bool wider = choice[SKIP_TREE] != NO_TREE && plans_to_skip(counter, choice);
+  return choice[wider ? SKIP_TREE : TREE];
 }

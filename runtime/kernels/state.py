@@ -113,7 +113,7 @@ FAULT_SENTENCES: Mapping[Fault, str] = {
 
 
 class Choice(IntEnum):
-    """Columns of ``choices [R, 8]`` int32: settings of a request that are integers."""
+    """Columns of ``choices [R, 9]`` int32: settings of a request that are integers."""
 
     RULE = 0
     """0 exact, 1 lantern, 2 lantern++."""
@@ -131,6 +131,8 @@ class Choice(IntEnum):
     """1 with dynamic truncation, else 0."""
     TREE = 7
     """Number of the request's tree, or -1."""
+    SKIP_TREE = 8
+    """Number of the tree it drafts in steps that are planned to be skipped, or -1 if that is the same one."""
 
 
 class Real(IntEnum):
@@ -241,11 +243,11 @@ def state_arrays(sizes: StateSizes) -> Mapping[str, ArraySpec]:
 def encode_settings(
     configs: Sequence[GenerationConfig], trees: Sequence[str]
 ) -> tuple[NDArray[np.int32], Float64Array]:
-    """Write the requests' settings as the arrays ``choices [R, 8]`` and ``reals [R, 4]``.
+    """Write the requests' settings as the arrays ``choices [R, 9]`` and ``reals [R, 4]``.
 
     Args:
         configs: R configurations.
-        trees: names of the trees in use; a request's tree is stored as its index here.
+        trees: names of the trees in use; a request's trees are stored as their index here.
 
     Raises:
         SettingsError: a rule, policy or selector that no kernel knows, such as one of your own.
@@ -258,7 +260,9 @@ def encode_settings(
         row[Choice.POLICY], row[Choice.INTERVAL], real[Real.THRESHOLD] = _policy(config.skipping)
         row[Choice.SELECTOR], row[Choice.TRUNCATE] = _selector(config.selector)
         row[Choice.TOP_K] = config.sampling.top_k
-        row[Choice.TREE] = NO_TREE if config.tree is None else trees.index(config.tree)
+        row[Choice.TREE], row[Choice.SKIP_TREE] = (
+            NO_TREE if name is None else trees.index(name) for name in (config.tree, config.skip_tree)
+        )
         real[Real.TEMPERATURE], real[Real.TOP_P] = config.sampling.temperature, config.sampling.top_p
     return choices, reals
 

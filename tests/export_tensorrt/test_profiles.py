@@ -11,6 +11,7 @@ from vvs.errors import SettingsError
 from vvs.export.tensorrt.profiles import GivenShapes, RequestRange, parse_shapes, profiles_of
 from vvs.geometry import Geometry
 from vvs.manifest import Manifest
+from vvs.tree_shape import TreeShape
 
 ALL = RequestRange(1, 2, 4)
 
@@ -40,6 +41,17 @@ def test_the_drafter_takes_a_prompt_or_a_path(manifest: Manifest) -> None:
         ("after-prefill", "min 2x6x32 opt 2x6x32 max 2x6x32"),
         ("after-step", "min 2x1x32 opt 2x4x32 max 2x4x32"),
     ]
+
+
+def test_a_tree_may_follow_a_deeper_one(manifest: Manifest) -> None:
+    """Skipped steps may draft a tree of their own, so chains and drafter rows come from any tree."""
+    trees = {"small": manifest.trees["small"], "deep": TreeShape(2, 5, 12)}
+    drafter = manifest.graphs["draft_tree.small"]
+    both = dataclasses.replace(manifest, trees=trees, graphs={**manifest.graphs, "draft_tree.deep": drafter})
+    rows = {p.use: p.shapes["embeds"] for p in profiles_of(both, "target", ALL)}
+    assert rows["verify-after-skip.small"] == ShapeRange((2, 10, 32), (4, 12, 32), (8, 15, 32))
+    after_step = profiles_of(both, "draft_tree.small", ALL)[1].shapes["features"]
+    assert after_step == ShapeRange((2, 1, 32), (4, 4, 32), (8, 7, 32))
 
 
 def test_uses_of_the_same_shapes_share_a_profile(manifest: Manifest) -> None:

@@ -100,6 +100,5 @@ def test_a_recommended_skip_tree_is_dropped_where_nothing_is_planned_or_drafted_
     assert resolve(bundle, "vvs").skip_tree == "large"
     assert resolve(bundle, "vvs", policy="uniform:5").skip_tree == "large"
     assert resolve(bundle, "vvs", policy="dynamic:0.5").skip_tree is None
-    assert resolve(bundle, "vvs", skip_trees=False).skip_tree is None
     with pytest.raises(SettingsError, match="leave it out"):
         resolve(bundle, "vvs", policy="dynamic:0.5", skip_tree="large")

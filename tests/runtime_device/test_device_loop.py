@@ -158,10 +158,6 @@ def test_what_it_cannot_do_is_a_sentence(tiny_bundle: Path, monkeypatch: pytest.
     pipeline = Pipeline.from_bundle(tiny_bundle, "cuda-on-host", threads=1)
     with pytest.raises(SettingsError, match=r"at most 4"):
         pipeline.generate(PROMPTS, batch=5)
-    with pytest.raises(
-        SettingsError, match=r"drafts one tree in all steps .* but skip_tree asks for another"
-    ):
-        pipeline.generate(PROMPTS, pipeline.configure("vvs", policy="uniform:2", skip_tree="tiny"))
     with pytest.raises(BackendError, match="'cuda-on-host' decides on the device"):
         open_engine(Bundle.open(tiny_bundle), "cuda-on-host", {"threads": 1})
     monkeypatch.setitem(SKIP_POLICIES._types, "always", Always)

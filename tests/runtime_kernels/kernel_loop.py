@@ -10,6 +10,7 @@ from toy_engine import HIDDEN, ToyEngine, ToySession
 
 from vvs.codebook import Codebook
 from vvs.config import GenerationConfig
+from vvs.decoding import trees_of
 from vvs.engine import DraftRows, TargetRows
 from vvs.runtime.kernels.state import Choice, Counter, Decision, Phase
 from vvs.runtime.kernels.table import (
@@ -35,7 +36,7 @@ class KernelLoop:
 
     def __init__(self, engine: ToyEngine, codebook: Codebook, configs: Sequence[GenerationConfig]) -> None:
         geometry, self.trees = engine.geometry, list(engine.trees)
-        used = [engine.trees[config.tree] for config in configs if config.tree]
+        used = [engine.trees[name] for config in configs for name in trees_of(config)]
         self.session = engine.open(len(configs))
         self.R, self.g, self.P = len(configs), geometry.guidance_rows, geometry.prompt_length
         self.state = DeviceState(
@@ -70,7 +71,7 @@ class KernelLoop:
     def _step(self) -> None:
         state = self.state
         for number, name in enumerate(self.trees):
-            if (state["choices"][:, Choice.TREE] == number).any():
+            if (state["choices"][:, [Choice.TREE, Choice.SKIP_TREE]] == number).any():
                 self._draft(number, name)
         state.launch(PROPOSE_ROOT)
         state.launch(SIMILARITY)

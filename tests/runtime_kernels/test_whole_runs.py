@@ -32,6 +32,8 @@ CONFIGS = [
     GenerationConfig(tree=SMALL.name, skipping=Dynamic(-1), selector=SampledPath()),
     GenerationConfig(tree=LARGE.name, skipping=Dynamic(0.05), selector=MostConfidentPath()),
     GenerationConfig(Sampling(0), tree=LARGE.name, acceptance=Lantern(5, 0.6), skipping=Uniform(2)),
+    GenerationConfig(tree=SMALL.name, skip_tree=LARGE.name, skipping=Uniform(2), selector=SampledPath()),
+    GenerationConfig(tree=LARGE.name, skip_tree=SMALL.name, skipping=Uniform(3)),
 ]
 
 
