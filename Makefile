@@ -14,10 +14,10 @@ INSTALLED := .venv/.installed
 ROOMS := vvs export runtime benchmarks cli tests
 
 .DEFAULT_GOAL := help
-.PHONY: help install engines demo test lint types check train score bench replay clean
+.PHONY: help install engines demo test lint types check train score bench replay gpu-check clean
 
 help: ## Show this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 install: $(INSTALLED) ## Make .venv and install the toolkit with everything it can use
 
@@ -63,6 +63,10 @@ bench: engines ## Measure every mode and eager PyTorch side by side, into benchm
 
 replay: install ## Replay recorded runs of the published implementation in DIR
 	$(BIN)/python -m vvs.benchmarks.replay $(DIR)
+
+gpu-check: MODEL = demo
+gpu-check: engines ## Check everything that needs a GPU, in under ten minutes, into benchmarks/results/gpu/
+	$(BIN)/python -m vvs.benchmarks.gpu_check engines/demo
 
 clean: ## Remove what the commands made, except .venv and training states
 	rm -rf build out .pytest_cache .mypy_cache .ruff_cache

@@ -13,7 +13,18 @@ from vvs.manifest import Manifest
 from vvs.runtime.cpus import processor, usable_cpus
 from vvs.runtime.cuda_driver import find_driver
 
-PACKAGES = ("numpy", "onnxruntime", "torch", "onnx", "tensorrt", "tensorrt-rtx-cu13-libs", "cuda-core")
+PACKAGES = (
+    "numpy",
+    "onnxruntime",
+    "onnxruntime-gpu",
+    "torch",
+    "onnx",
+    "tensorrt",
+    "tensorrt-rtx-cu13-libs",
+    "cuda-core",
+    "cuda-bindings",
+    "nvidia-cuda-nvrtc",
+)
 DRIVER_VERSION = Path("/sys/module/nvidia/version")
 
 

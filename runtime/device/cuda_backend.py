@@ -34,16 +34,26 @@ def open_cuda(
     """
     check_flag("cuda_graphs", cuda_graphs)
     load_packages()
-    arch = checked_gpu().arch
-    flavour = tensorrt or built_with(bundle, arch)
+    flavour = tensorrt or built_with(bundle, checked_gpu().arch)
     load_tensorrt(flavour)
-    device = CudaDevice(compile_cubin(arch).modules)
+    device = open_gpu()
     try:
         engines = TensorRTEngines(bundle, flavour, device, verify=verify)
         return DeviceLoop(device, engines, bundle, bundle.codebook, graphs=cuda_graphs)
     except BaseException:
         device.close()
         raise
+
+
+def open_gpu() -> CudaDevice:
+    """The GPU with the kernels of the loop.
+
+    Raises:
+        BackendError: packages or the driver are missing or too old, or there is no GPU.
+
+    """
+    load_packages()
+    return CudaDevice(compile_cubin(checked_gpu().arch).modules)
 
 
 def built_with(bundle: Bundle, arch: str) -> str:
