@@ -83,6 +83,39 @@ def _open_tensorrt(flavour: str, bundle: Bundle, models: Models) -> Opened:
     return Opened(device, TensorRTEngines(bundle, flavour, device))
 
 
+def _onnxruntime_missing() -> str:
+    from vvs.runtime.device.onnxruntime_cuda import require_provider
+
+    try:
+        require_provider()
+    except BackendError as error:
+        return str(error)
+    return ""
+
+
+def _open_onnxruntime(bundle: Bundle, models: Models, *, cuda_graphs: bool) -> Opened:
+    from vvs.runtime.device.cuda_backend import open_gpu
+    from vvs.runtime.device.onnxruntime_cuda import open_engines
+
+    device = open_gpu()
+    return Opened(device, open_engines(bundle, device, cuda_graphs=cuda_graphs))
+
+
+def _torch_missing() -> str:
+    try:
+        import torch
+    except ImportError as error:
+        return f"PyTorch is not installed ({error})"
+    return "" if torch.cuda.is_available() else f"PyTorch {torch.__version__} sees no GPU; is it a CPU build?"
+
+
+def _open_torch(bundle: Bundle, models: Models) -> Opened:
+    from vvs.export.torch_engines import TorchEngines
+    from vvs.runtime.device.cuda_backend import open_gpu
+
+    return Opened(open_gpu(), TorchEngines(models(), "cuda"))
+
+
 def _open_stand_in(bundle: Bundle, models: Models) -> Opened:
     from vvs.runtime.device.host import HostDevice
     from vvs.runtime.device.host_engines import HostEngines
@@ -92,8 +125,15 @@ def _open_stand_in(bundle: Bundle, models: Models) -> Opened:
     return Opened(HostDevice(HostKernels(), check=True), HostEngines(bundle, session_options(1)))
 
 
-GPU_WAYS = tuple(
-    Way(flavour, partial(_tensorrt_missing, flavour), partial(_open_tensorrt, flavour))
-    for flavour in ("tensorrt", "tensorrt-rtx")
+GPU_WAYS = (
+    *(
+        Way(flavour, partial(_tensorrt_missing, flavour), partial(_open_tensorrt, flavour))
+        for flavour in ("tensorrt", "tensorrt-rtx")
+    ),
+    *(
+        Way(name, _onnxruntime_missing, partial(_open_onnxruntime, cuda_graphs=graphs), captures=False)
+        for name, graphs in (("onnxruntime-cuda", False), ("onnxruntime-cuda with its own graphs", True))
+    ),
+    Way("eager PyTorch", _torch_missing, _open_torch, captures=False),
 )
 STAND_IN_WAYS = (Way("cuda-on-host", lambda: "", _open_stand_in),)

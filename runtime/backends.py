@@ -80,6 +80,14 @@ BACKENDS: dict[str, Backend] = {
         install="pip install 'vvs-toolkit[cuda]'",
         options=("tensorrt", "cuda_graphs", "verify"),
     ),
+    "onnxruntime-cuda": Backend(
+        name="onnxruntime-cuda",
+        summary="ONNX Runtime on an NVIDIA GPU, decisions on the GPU; no TensorRT",
+        factory="vvs.runtime.device.onnxruntime_cuda:open_onnxruntime_cuda",
+        requires=("onnxruntime", "cuda.core", "cuda.bindings"),
+        install="pip install onnxruntime-gpu 'vvs-toolkit[cuda]'",
+        options=("cuda_graphs",),
+    ),
     "cuda-on-host": Backend(
         name="cuda-on-host",
         summary="for tests: what the backend cuda does, on a stand-in for a GPU; slow, and no measure of one",

@@ -112,9 +112,15 @@ def _providers() -> Iterator[Finding]:
             "onnxruntime providers", False, str(error), "reinstall it: pip install onnxruntime", True
         )
         return
-    yield Finding(
-        "onnxruntime providers", True, ", ".join(onnxruntime.get_available_providers()), required=True
-    )
+    from vvs.runtime.onnxruntime_graph import CUDA_INSTALL, CUDA_PROVIDER
+
+    found = onnxruntime.get_available_providers()
+    yield Finding("onnxruntime providers", True, ", ".join(found), required=True)
+    if CUDA_PROVIDER in found:
+        yield Finding("onnxruntime on CUDA", True, CUDA_PROVIDER)
+    else:
+        advice = f"for the backend onnxruntime-cuda: {CUDA_INSTALL}"
+        yield Finding("onnxruntime on CUDA", False, f"no {CUDA_PROVIDER} in this package", advice)
 
 
 def _backends() -> Iterator[Finding]:

@@ -5,7 +5,7 @@ Knows names, dtypes and buffers; what the graphs mean is the business of the ses
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import onnxruntime as ort
@@ -14,7 +14,18 @@ from numpy.typing import NDArray
 from vvs.errors import BackendError, BundleError
 from vvs.manifest import GraphSpec, TensorSpec
 
-PROVIDERS = ("CPUExecutionProvider",)
+
+class ProviderChoice(NamedTuple):
+    """Where a graph runs, and the options of that provider."""
+
+    name: str
+    options: Mapping[str, str] = {}
+
+
+CPU = ProviderChoice("CPUExecutionProvider")
+CUDA_PROVIDER = "CUDAExecutionProvider"
+CUDA_INSTALL = "pip uninstall onnxruntime && pip install onnxruntime-gpu"
+"""The two packages hold the same module, so that one must go."""
 
 _DTYPES = {
     "tensor(float)": "float32",
@@ -30,11 +41,21 @@ _DTYPES = {
 class Graph:
     """One opened graph of a bundle. Safe to share between threads."""
 
-    def __init__(self, name: str, file: Path, spec: GraphSpec, options: ort.SessionOptions) -> None:
+    def __init__(
+        self,
+        name: str,
+        file: Path,
+        spec: GraphSpec,
+        options: ort.SessionOptions,
+        provider: ProviderChoice = CPU,
+    ) -> None:
         self.name = name
         self.dtypes = {tensor.name: tensor.dtype for tensor in (*spec.inputs, *spec.outputs)}
         try:
-            self.session = ort.InferenceSession(str(file), options, providers=list(PROVIDERS))
+            # What another provider does not take falls to the CPU, which is always there.
+            choices = [provider] if provider == CPU else [provider, CPU]
+            providers = [(choice.name, dict(choice.options)) for choice in choices]
+            self.session = ort.InferenceSession(str(file), options, providers=providers)
         except Exception as error:  # ONNX Runtime has a dozen exception types and no common base
             raise BackendError(f"ONNX Runtime cannot open {file}: {_sentence(error)}") from error
         self._check("input", spec.inputs, self.session.get_inputs())
@@ -46,7 +67,7 @@ class Graph:
         try:
             return dict(zip(names, self.session.run(names, dict(feeds)), strict=True))
         except Exception as error:
-            raise BackendError(f"the graph {self.name!r} failed: {_sentence(error)}") from error
+            raise failure(self.name, error) from error
 
     def _check(self, kind: str, expected: Sequence[TensorSpec], found: Iterable[Any]) -> None:
         """Raise BundleError unless the graph's tensors are those of the manifest."""
@@ -97,7 +118,7 @@ class Call:
         try:
             self._graph.session.run_with_iobinding(self._binding)
         except Exception as error:
-            raise BackendError(f"the graph {self._graph.name!r} failed: {_sentence(error)}") from error
+            raise failure(self._graph.name, error) from error
 
 
 def wrapped(arrays: Mapping[str, NDArray[Any]]) -> dict[str, ort.OrtValue]:
@@ -121,6 +142,11 @@ class Pool:
         if buffer is None or buffer.size < size:
             buffer = self._buffers[name] = np.zeros(size, dtype)
         return buffer[:size].reshape(shape)
+
+
+def failure(graph: str, error: Exception) -> BackendError:
+    """Why a graph did not run."""
+    return BackendError(f"the graph {graph!r} failed: {_sentence(error)}")
 
 
 def _same_shape(found: Sequence[Any], expected: Sequence[int | str]) -> bool:

@@ -13,7 +13,7 @@ from vvs.runtime.bundle import Bundle, read_manifest
 from vvs.runtime.cpus import processor, usable_cpus
 from vvs.runtime.cuda_driver import find_driver
 
-GPU_BACKENDS = ("cuda",)
+GPU_BACKENDS = ("cuda", "onnxruntime-cuda")
 
 
 def device_name(backend: str) -> str:

@@ -84,6 +84,11 @@ class CudaDevice:
         self._pinned: set[int] = set()
         self._held: set[int] = set()
 
+    @property
+    def driver(self) -> Any:
+        """The bindings of the driver, for those who share the GPU with it."""
+        return self._driver
+
     def use(self) -> None:
         """Make this GPU the calling thread's."""
         with told("taking the GPU"):

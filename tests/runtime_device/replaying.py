@@ -19,8 +19,9 @@ from vvs.manifest import DRAFT_TREE
 from vvs.runtime.bundle import Bundle
 from vvs.runtime.device.array import DeviceArray, host_view
 from vvs.runtime.device.host import HostDevice
-from vvs.runtime.device.host_engines import HostEngines, HostExecution
+from vvs.runtime.device.host_engines import HostEngines
 from vvs.runtime.device.loop import DeviceLoop
+from vvs.runtime.device.onnxruntime_engines import OnnxRuntimeExecution
 from vvs.runtime.kernels.host import HostKernels
 from vvs.runtime.onnxruntime_engine import session_options
 from vvs.statistics import StepKind
@@ -48,7 +49,7 @@ class RecordedEngines(HostEngines):
         inputs: Mapping[str, DeviceArray],
         outputs: Mapping[str, DeviceArray],
         scratch: DeviceArray | None,
-    ) -> HostExecution:
+    ) -> OnnxRuntimeExecution:
         execution = super().execution(graph, inputs, outputs, scratch)
         if graph.startswith(DRAFT_TREE):
             views = {field: host_view(outputs[name]) for field, name in FIELDS.items()}
