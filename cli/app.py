@@ -17,6 +17,7 @@ from vvs.cli.errors import INTERRUPTED, guarded
 from vvs.cli.export import export
 from vvs.cli.generate import generate
 from vvs.cli.inspect import inspect
+from vvs.cli.refit import refit
 from vvs.cli.train_drafter import train_drafter
 from vvs.cli.tune import tune
 
@@ -29,7 +30,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (generate, inspect, doctor, export, build, train_drafter, bench, check, tune):
+for command in (generate, inspect, doctor, export, build, refit, train_drafter, bench, check, tune):
     app.command()(guarded(command))
 
 

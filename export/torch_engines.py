@@ -54,7 +54,8 @@ class TorchExecution:
 
     def enqueue(self, stream: int) -> None:
         """Queue it on the CUDA stream of this handle."""
-        with torch.cuda.stream(torch.cuda.ExternalStream(stream, device=self._device)):
+        taken = torch.cuda.ExternalStream(stream, device=self._device)  # type: ignore[no-untyped-call]
+        with torch.cuda.stream(taken):
             self.run()
 
 

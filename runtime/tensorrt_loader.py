@@ -5,6 +5,7 @@ Opens engines, runs none: execution is a backend's business.
 
 import dataclasses
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from vvs.engine_record import EngineIdentity, EngineRecord
@@ -71,14 +72,37 @@ def load_engine(bundle: Bundle, backend: str, graph: str, *, verify: bool = True
     path = engine_file(bundle.path, graph, arch)
     require_current(path, record, wanted_by(package, wanted_here(bundle, record.identity)))
     require_intact(path, record, verify=verify)
+    if record.identity.flags.get("strip-weights"):
+        raise EngineError(
+            f"{path} was built without its weights; put them in with "
+            f"`vvs refit {bundle.path} --backend {package.backend}`"
+        )
     logger, messages = make_logger(package)
+    engine, runtime = open_plan(package, driver, record, path, logger, messages)
+    return LoadedEngine(record, engine, runtime)
+
+
+def open_plan(
+    package: TensorRT,
+    driver: Driver | None,
+    record: EngineRecord,
+    path: Path,
+    logger: Any,
+    messages: Messages,
+) -> tuple[Any, Any]:
+    """Open an engine file that was checked: the engine, and the runtime that must live as long.
+
+    Raises:
+        BackendError: this machine cannot open it.
+
+    """
     runtime = package.api.Runtime(logger)
     if record.identity.flags.get("version-compatible"):
         runtime.engine_host_code_allowed = True  # such plans bring their own lean runtime
     engine = runtime.deserialize_cuda_engine(path.read_bytes())
     if engine is None:
         raise refusal(package, driver, record, messages)
-    return LoadedEngine(record, engine, runtime)
+    return engine, runtime
 
 
 def wanted_by(package: TensorRT, found: EngineIdentity) -> EngineIdentity:

@@ -2,8 +2,6 @@
 
 import dataclasses
 import json
-import os
-import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -25,6 +23,7 @@ from vvs.export.tensorrt.profiles import profiles_of
 from vvs.export.tensorrt.progress import Phases, cancel_on_interrupt, make_monitor
 from vvs.export.tensorrt.settings import BuildSettings
 from vvs.export.tensorrt.timing_cache import cache_path, keep_cache, use_cache
+from vvs.export.tensorrt.whole_file import whole_file
 from vvs.runtime.bundle import Bundle, sha256_of
 from vvs.runtime.cuda_driver import Driver, find_driver
 from vvs.runtime.engine_file import engine_file, read_record, record_file, require_intact
@@ -213,13 +212,13 @@ class _Workshop:
     def _write(self, parsed: Network, job: _Job, plan: Any, seconds: float) -> int:
         """Write engine, record and layer information; the record last, since it vouches for the engine."""
         job.path.with_suffix(LAYERS_SUFFIX).unlink(missing_ok=True)
-        with _complete(job.path) as temporary:
+        with whole_file(job.path) as temporary:
             with temporary.open("wb") as stream:
                 stream.write(plan)
             size, sha256 = temporary.stat().st_size, sha256_of(temporary)
         if self._settings.layer_info:
             layers = engine_layers(self._package, self._logger, plan) if self._driver else None
-            with _complete(job.path.with_suffix(LAYERS_SUFFIX)) as temporary:
+            with whole_file(job.path.with_suffix(LAYERS_SUFFIX)) as temporary:
                 temporary.write_text(layers or parsed_layers(self._package, parsed.network), encoding="utf-8")
         record = EngineRecord(
             identity=job.identity,
@@ -230,7 +229,7 @@ class _Workshop:
             build_seconds=round(seconds, 3),
             command=self._settings.command(self._bundle.path, job.identity.arch),
         )
-        with _complete(record_file(job.path)) as temporary:
+        with whole_file(record_file(job.path)) as temporary:
             temporary.write_text(json.dumps(record.to_dict(), indent=1) + "\n", encoding="utf-8")
         return size
 
@@ -248,17 +247,3 @@ def _out_of_date(path: Path, identity: EngineIdentity) -> str:
     except EngineError:
         return "damaged or without its record"
     return next((str(difference) for difference in identity_differences(record.identity, identity)), "")
-
-
-@contextmanager
-def _complete(path: Path) -> Iterator[Path]:
-    """A temporary file that takes the place of ``path`` at the end, or vanishes if anything goes wrong."""
-    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".part", dir=path.parent)
-    os.close(handle)
-    temporary = Path(name)
-    try:
-        temporary.chmod(0o644)
-        yield temporary
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
