@@ -65,7 +65,7 @@ def _ffn(bundle: Bundle, graph: str) -> int:
     weights = {w.name: tuple(w.dims) for w in model.graph.initializer if len(w.dims) == 2}
     # A weight that is int8 in the file goes through a DequantizeLinear.
     for node in model.graph.node:
-        if node.op_type == "DequantizeLinear":
+        if node.op_type == "DequantizeLinear" and node.input[0] in weights:
             weights[node.output[0]] = weights[node.input[0]]
     used = [weights[name] for node in model.graph.node if node.op_type == "MatMul" for name in node.input[1:2]
             if name in weights]  # fmt: skip
