@@ -53,9 +53,7 @@ def train_drafter(
     decode: Annotated[
         int, typer.Option(min=0, help="Held-out prompts to decode for accepted lengths; 0: none.")
     ] = 4,
-    cfg: Annotated[
-        float, typer.Option(min=0, help="Guidance scale to learn and decode for: the one you will draw with.")
-    ] = 2.0,
+    cfg: Annotated[float, typer.Option(min=0, help="Guidance scale of that decoding.")] = 2.0,
     seed: Annotated[int, typer.Option(min=0, help="Seed of everything random.")] = 0,
     threads: Annotated[int, typer.Option(min=0, help="CPU threads; 0 leaves the choice to PyTorch.")] = 0,
 ) -> None:

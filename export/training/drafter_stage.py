@@ -1,8 +1,5 @@
 """Trains the EAGLE drafter on the target's own features and distributions.
 
-Distributions are compared as decoding samples from them: after classifier-free guidance, which doubles
-whatever the drafter gets wrong about the prompt. So each example is two sequences, one of them unconditional.
-
 Two things are done to the input features on purpose, since decoding does them too: some are replaced by
 the drafter's own predictions (deeper levels of a draft tree see those), and some by features from a few
 positions earlier (after a skipped verification the features are stale).
@@ -23,7 +20,8 @@ from vvs.export.t5 import T5Encoder
 from vvs.export.training.examples import ExampleSource, PromptRows
 
 FEATURE_WEIGHT = 1.0
-DISTRIBUTION_WEIGHT = 1.0
+DISTRIBUTION_WEIGHT = 0.5
+UNCONDITIONAL_SHARE = 0.25
 
 
 @dataclass(frozen=True)
@@ -47,17 +45,7 @@ class FeatureMix:
 
 
 class DrafterStage:
-    """Learns to foresee the target's next feature.
-
-    Args:
-        drafter: what learns.
-        target: whom it learns from; frozen.
-        source: examples.
-        mix: what its input features are.
-        cfg_scale: guidance scale at which distributions are compared; without guidance rows it has no effect.
-        text_encoder: encodes prompts, for targets that take its hidden states.
-
-    """
+    """Learns to foresee the target's next feature."""
 
     name = "drafter"
 
@@ -67,7 +55,6 @@ class DrafterStage:
         target: Target,
         source: ExampleSource,
         mix: FeatureMix,
-        cfg_scale: float,
         text_encoder: T5Encoder | None = None,
     ) -> None:
         self.drafter = drafter
@@ -76,43 +63,33 @@ class DrafterStage:
         self._source = source
         self._prompt_rows = PromptRows(self._target, text_encoder)
         self._mix = mix
-        self._guidance_rows = target.config.geometry.guidance_rows
-        self._cfg_scale = torch.tensor([cfg_scale])
 
     def losses(self, batch: int, rng: np.random.Generator) -> Mapping[str, Tensor]:
-        """Both losses on one batch, over a plain and a mixed pass.
-
-        ``overlap`` is the mean of ``sum min(p, q)``: the probability that exact verification accepts one
-        token drawn from the drafter.
-        """
+        """Both losses on one batch, over a plain and a mixed pass; ``agree`` is the top-1 agreement."""
         examples = self._source.draw(batch, rng)
-        tokens = examples.tokens.repeat(self._guidance_rows, 1)
+        dropped = torch.from_numpy(rng.random(batch) < UNCONDITIONAL_SHARE)
         with torch.autocast("cpu", torch.bfloat16):
             with torch.no_grad():
-                features = self._target.whole_sequence(
-                    self._prompt_rows.guided(examples.conditioning), tokens
-                ).float()
-            next_tokens = self._next_tokens(tokens)
+                prompt = self._prompt_rows(examples.conditioning, dropped)
+                features = self._target.whole_sequence(prompt, examples.tokens).float()
+                logits = self._target.logits(features)
+            next_tokens = self._next_tokens(examples.tokens)
             plain = self.drafter.whole_sequence(features[:, :-1], next_tokens)
             mixed_input = self._mixed(features[:, :-1], plain.detach(), rng)
             mixed = self.drafter.whole_sequence(mixed_input, next_tokens)
-            first, second = (self._compare(predicted, features[:, 1:]) for predicted in (plain, mixed))
+            first = self._compare(plain, features[:, 1:], logits[:, 1:])
+            second = self._compare(mixed, features[:, 1:], logits[:, 1:])
         return {name: (first[name] + second[name]) / 2 for name in first}
 
     def _next_tokens(self, tokens: Tensor) -> Tensor:
-        """Tokens ``[B, P + M - 1]`` paired with features: zeros for the prompt, then the image's."""
+        """Tokens ``[R, P + M - 1]`` paired with features: zeros for the prompt, then the image's."""
         prompt = self._target.config.geometry.prompt_length
         return torch.cat([tokens.new_zeros(len(tokens), prompt - 1), tokens], dim=1)
 
     def _mixed(self, features: Tensor, predicted: Tensor, rng: np.random.Generator) -> Tensor:
-        """Swap some image rows of ``features [B, L, D]`` for predictions of them or for stale ones.
-
-        The guidance rows of an example are treated alike, as in decoding.
-        """
+        """Swap some image rows of ``features [R, L, D]`` for predictions of them or for stale ones."""
         prompt = self._target.config.geometry.prompt_length
-        requests, length = len(features) // self._guidance_rows, features.shape[1]
-        draw = torch.from_numpy(rng.random((requests, length), dtype=np.float32))
-        draw = draw.repeat(self._guidance_rows, 1)
+        draw = torch.from_numpy(rng.random(features.shape[:2], dtype=np.float32))
         draw[:, :prompt] = 1.0
         foreseen = torch.cat([features[:, :1], predicted[:, :-1].to(features.dtype)], dim=1)
         shift = int(rng.integers(1, self._mix.stale_shift + 1))
@@ -122,15 +99,13 @@ class DrafterStage:
         old[:, :prompt] = False
         return torch.where(old.unsqueeze(-1), stale, mixed)
 
-    def _compare(self, predicted: Tensor, features: Tensor) -> dict[str, Tensor]:
-        """Losses over the rows that predict an image token; both are ``[B, L, D]``."""
+    def _compare(self, predicted: Tensor, features: Tensor, logits: Tensor) -> dict[str, Tensor]:
+        """Losses over the rows that predict an image token."""
         first = self._target.config.geometry.prompt_length - 1
-        predicted, features = predicted[:, first:].float(), features[:, first:]
-        ours, theirs = (
-            self._target.guided_logits(rows, self._cfg_scale).flatten(0, 1) for rows in (predicted, features)
-        )
-        distance = F.smooth_l1_loss(predicted, features)
+        ours = self._target.logits(predicted[:, first:]).flatten(0, 1)
+        theirs = logits[:, first:].flatten(0, 1)
+        distance = F.smooth_l1_loss(predicted[:, first:].float(), features[:, first:])
         divergence = F.cross_entropy(ours, theirs.softmax(-1))
         loss = FEATURE_WEIGHT * distance + DISTRIBUTION_WEIGHT * divergence
-        overlap = torch.minimum(ours.softmax(-1), theirs.softmax(-1)).sum(-1).mean()
-        return {"loss": loss, "feature": distance, "distribution": divergence, "overlap": overlap}
+        agree = (ours.argmax(-1) == theirs.argmax(-1)).float().mean()
+        return {"loss": loss, "feature": distance, "distribution": divergence, "agree": agree}

@@ -30,19 +30,15 @@ class ExampleSource(Protocol):
 
 
 class PromptRows(nn.Module):
-    """Prompts to prompt rows: conditional ones, some of them made unconditional, or both kinds."""
+    """Prompts to prompt rows, some of them made unconditional, as guidance needs it."""
 
     def __init__(self, target: Target, text_encoder: T5Encoder | None = None) -> None:
         super().__init__()
         self.graph = EncodePromptGraph(target, text_encoder)
 
-    def guided(self, conditioning: tuple[Tensor, ...]) -> Prompt:
-        """All prompt rows ``[B, ...]`` of R requests, the conditional ones first; B is R without guidance."""
-        return Prompt(*self.graph(*conditioning))
-
     def forward(self, conditioning: tuple[Tensor, ...], dropped: Tensor) -> Prompt:
         """Prompt rows of R requests; those in ``dropped [R]`` bool get the unconditional rows."""
-        embeds, mask = self.guided(conditioning)
+        embeds, mask = self.graph(*conditioning)
         if self.graph.guidance_rows == 1:
             return Prompt(embeds, mask)
         requests = len(dropped)

@@ -48,7 +48,6 @@ class DrafterJob:
     decoded_prompts: int = 4
     """Held-out prompts that are decoded to measure accepted lengths; 0: none."""
     cfg_scale: float = 2.0
-    """Guidance at which distributions are learned and held-out prompts are decoded."""
 
 
 def train_own_drafter(
@@ -62,15 +61,15 @@ def train_own_drafter(
     """Train a drafter and write it into the folder ``out`` in the published layout.
 
     The folder also keeps the training state, so that a second call goes on, and ``training.json``: losses and
-    overlap on held-out examples, accepted lengths and step compression on held-out prompts.
+    top-1 agreement on held-out examples, accepted lengths and step compression on held-out prompts.
     """
     drafter = models.drafter if job.go_on else _fresh(models)
     drafter.requires_grad_(True)
     encoder = models.text_encoder
-    stage = DrafterStage(drafter, models.target, examples, job.mix, job.cfg_scale, encoder)
+    stage = DrafterStage(drafter, models.target, examples, job.mix, encoder)
     train(stage, job.training, out, console)
     _write(drafter, out)
-    judged = DrafterStage(drafter, models.target, held_out, job.mix, job.cfg_scale, encoder)
+    judged = DrafterStage(drafter, models.target, held_out, job.mix, encoder)
     report: dict[str, Any] = {
         "steps": job.training.steps,
         "examples": len(examples),

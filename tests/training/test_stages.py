@@ -88,17 +88,18 @@ def test_the_target_learns_and_every_parameter_takes_part(source: GarmentExample
 def test_the_drafter_stage_leaves_the_target_alone(source: GarmentExamples) -> None:
     frozen = target()
     nn.init.normal_(frozen.lm_head.weight)
-    stage = DrafterStage(Drafter(DrafterConfig(GEOMETRY, 32)), frozen, source, FeatureMix(), cfg_scale=2.0)
+    stage = DrafterStage(Drafter(DrafterConfig(GEOMETRY, 32)), frozen, source, FeatureMix())
     losses = stage.losses(8, np.random.default_rng(0))
     losses["loss"].backward()
     assert trained(stage.drafter) == {name for name, _ in stage.drafter.named_parameters()}
     assert not trained(frozen)
-    assert 0 <= float(losses["overlap"]) <= 1
+    assert 0 <= float(losses["agree"]) <= 1
 
 
 def test_mixed_features_are_foreseen_or_stale_and_never_in_the_prompt(source: GarmentExamples) -> None:
-    mix = FeatureMix(predicted=0.4, stale=0.4)
-    stage = DrafterStage(Drafter(DrafterConfig(GEOMETRY, 32)), target(), source, mix, cfg_scale=2.0)
+    stage = DrafterStage(
+        Drafter(DrafterConfig(GEOMETRY, 32)), target(), source, FeatureMix(predicted=0.4, stale=0.4)
+    )
     length = 8 + 255
     features = torch.arange(length).float().reshape(1, -1, 1).expand(2, -1, 16)
     mixed = stage._mixed(features, 1000 + features, np.random.default_rng(0))[..., 0]
