@@ -20,7 +20,8 @@ def emulated(file: Path) -> bytes:
     """
     model = ir.load(file)
     _widen(model.graph)
-    return ir.to_proto(model).SerializeToString()
+    serialised: bytes = ir.to_proto(model).SerializeToString()
+    return serialised
 
 
 def _is_bf16(value: ir.Value | None) -> bool:

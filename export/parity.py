@@ -152,7 +152,8 @@ def compare(file: Path, graph: Graph, compute: str) -> tuple[ParityReport, ...]:
 
 def _defined(expected: Arrays) -> NDArray[np.bool_]:
     """Requests whose trees have an order: impossible nodes, which fill one up, are ties."""
-    return expected["scores"].min(axis=1) > IMPOSSIBLE / 2
+    defined: NDArray[np.bool_] = expected["scores"].min(axis=1) > IMPOSSIBLE / 2
+    return defined
 
 
 def _same_trees(expected: Arrays, actual: Arrays, worst: Mapping[str, _Worst]) -> None:
