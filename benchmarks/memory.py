@@ -17,9 +17,24 @@ def forget_peak() -> bool:
 
 def peak_bytes() -> int | None:
     """Bytes resident at the peak since :func:`forget_peak`; None where the system does not tell."""
+    return _status().get("VmHWM")
+
+
+def own_bytes() -> int | None:
+    """Bytes that the process holds in memory of its own; None where the system does not tell."""
+    return _status().get("RssAnon")
+
+
+def mapped_bytes() -> int | None:
+    """Bytes resident of files that the process has mapped, which the system may drop and read again."""
+    return _status().get("RssFile")
+
+
+def _status() -> dict[str, int]:
+    """Sizes in bytes that the kernel reports of this process, by name (proc(5), status)."""
     try:
         lines = Path("/proc/self/status").read_text().splitlines()
     except OSError:
-        return None
-    peaks = [line.split()[1] for line in lines if line.startswith("VmHWM:")]
-    return 1024 * int(peaks[0]) if peaks else None
+        return {}
+    words = (line.replace(":", " ").split() for line in lines if line.endswith(" kB"))
+    return {name: 1024 * int(size) for name, size, _ in words}
