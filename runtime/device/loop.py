@@ -25,7 +25,7 @@ from vvs.geometry import Geometry
 from vvs.runtime.bundle import Bundle
 from vvs.runtime.device.images import ImageDecoder
 from vvs.runtime.device.interface import Device, EngineSet
-from vvs.runtime.device.run_plan import RunShape
+from vvs.runtime.device.run_plan import RunShape, skips_in_a_row
 from vvs.runtime.device.session import DeviceSession, Seen
 from vvs.runtime.device.step_trees import TreeNames
 from vvs.runtime.kernels.state import Counter, Decision, Phase, encode_settings
@@ -168,6 +168,7 @@ class DeviceLoop:
             len(configs),
             tuple(name for name in manifest.trees if name in drafted),
             tuple(name for name in manifest.trees if name in verified),
+            max(skips_in_a_row(config.skipping, manifest.geometry.image_tokens) for config in configs),
         )
         encode_settings(configs, shape.trees)
         return shape

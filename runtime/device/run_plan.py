@@ -5,13 +5,15 @@ Engine buffers are laid out for their largest use; smaller uses are leading view
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
+from itertools import groupby
 
 from vvs.geometry import Geometry
 from vvs.manifest import ENCODE_PROMPT, TARGET, Manifest, draft_tree_graph
 from vvs.runtime.device.arena import ArenaPlan
 from vvs.runtime.device.array import DeviceArray, array_bytes
 from vvs.runtime.kernels.state import StateSizes, state_arrays
+from vvs.skipping import Share, SkipPolicy
 from vvs.tree_shape import TreeShape
 
 # State that a step carries over to the next and that two runs of it must agree on to the bit, then what else
@@ -31,6 +33,19 @@ class RunShape:
     """Draft trees in use; a request without one decodes plainly."""
     verified: tuple[str, ...]
     """Those of them that the target sees: others are drafted only where a step is planned to be skipped."""
+    skips_in_a_row: int = 1
+    """Most steps that a request skips one after the other: all their tokens are one chain."""
+
+
+def skips_in_a_row(policy: SkipPolicy, steps: int) -> int:
+    """Most of so many steps that a policy skips one after the other, at least 1."""
+    return _longest_run(policy, steps) if isinstance(policy, Share) else 1
+
+
+@cache
+def _longest_run(policy: Share, steps: int) -> int:
+    runs = groupby(policy.plans(step) for step in range(steps))
+    return max((len(list(run)) for skips, run in runs if skips), default=1)
 
 
 @dataclass(frozen=True)
@@ -74,6 +89,7 @@ class RunPlan:
             nodes=max((tree.nodes for tree in self.trees.values()), default=1),
             longest_path=max((tree.longest_path for tree in self.trees.values()), default=1),
             feature_bytes=array_bytes((geometry.hidden,), self.dtype(TARGET, "features")),
+            skips_in_a_row=self.shape.skips_in_a_row,
         )
 
     def dtype(self, graph: str, tensor: str) -> str:

@@ -5,7 +5,7 @@ emitted. While a step is under way the host knows only roughly how many are: in 
 leaves it open, both trees are drafted and the kernels take the right one.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from math import lcm
 
 from vvs.config import GenerationConfig
@@ -24,7 +24,8 @@ class StepTrees:
     """
 
     def __init__(self, configs: Sequence[GenerationConfig], trees: TreeNames) -> None:
-        self._configs = configs
+        # Kept, since asking what a policy can do takes longer than asking what it plans.
+        self._plans = [(config, _plan(config)) for config in configs]
         self._trees = trees
 
     def of(self, step: int, fewest: int, most: int) -> TreeNames:
@@ -37,8 +38,8 @@ class StepTrees:
 
         """
         wanted: set[str | None] = set()
-        for config in self._configs:
-            planned = _planned(config, step)
+        for config, plan in self._plans:
+            planned = plan is not None and plan(step)
             if planned and may_skip(most):
                 wanted.add(config.skip_tree)
             if not (planned and may_skip(fewest)):
@@ -54,13 +55,13 @@ class StepTrees:
         for step in range(min(steps, many)):  # every step emits a token
             yield self.of(step, few, few)
             yield self.of(step, few, many)
-        policies = [config.skipping for config in self._configs]
-        period = lcm(*(policy.interval for policy in policies if isinstance(policy, Uniform)))
-        for step in range(min(steps, period)):
+        policies = [config.skipping for config, plan in self._plans if plan is not None]
+        periods = [policy.interval if isinstance(policy, Uniform) else steps for policy in policies]
+        for step in range(min(steps, lcm(*periods))):
             yield self.of(step, many, many)
 
 
-def _planned(config: GenerationConfig, step: int) -> bool:
-    """Whether a step is planned to draft the tree of skipped steps."""
+def _plan(config: GenerationConfig) -> Callable[[int], bool] | None:
+    """Tells in which steps the tree of skipped steps is drafted, if there is one."""
     policy = config.skipping
-    return config.skip_tree is not None and isinstance(policy, PlannedPolicy) and policy.plans(step)
+    return policy.plans if config.skip_tree is not None and isinstance(policy, PlannedPolicy) else None

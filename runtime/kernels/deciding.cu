@@ -42,13 +42,14 @@ KERNEL vvs_similarity(const int* counters, const int* choices, const int* tree_t
   if (is_first_thread()) similarity[request] = value;
 }
 
-__device__ inline bool wants_to_skip(const int* counter, const int* choice, double threshold,
+__device__ inline bool wants_to_skip(const int* counter, const int* choice, const double* real,
                                      double similarity) {
   switch (choice[POLICY]) {
     case UNIFORM:
-      return plans_to_skip(counter, choice);
+    case SHARE:
+      return plans_to_skip(counter, choice, real);
     case DYNAMIC:
-      return may_skip(counter) && counter[PHASE] != SKIPPED && similarity >= threshold;
+      return may_skip(counter) && counter[PHASE] != SKIPPED && similarity >= real[THRESHOLD];
     default:
       return false;
   }
@@ -70,10 +71,10 @@ struct Paths {
 };
 
 // A path drawn as the drafter would: at every node a child in proportion to its probability.
-__device__ inline int sampled_path(const Paths& paths, double uniform) {
+__device__ inline int sampled_path(const Paths& paths, double temperature, double uniform) {
   __shared__ double raw[MAX_NODES], share[MAX_NODES], probability[MAX_NODES];
   each(paths.tree_nodes, [&](int node) {
-    const double score = static_cast<double>(paths.scores[node]);
+    const double score = static_cast<double>(paths.scores[node]) / temperature;
     raw[node] = exp(score > LEAST_SCORE ? score : LEAST_SCORE);
   });
   __syncthreads();
@@ -106,10 +107,10 @@ __device__ inline int most_confident_path(const Paths& paths) {
   return static_cast<int>(0xffffffffu - static_cast<unsigned int>(best));
 }
 
-__device__ inline int chosen_path(const Paths& paths, int selector, Uniforms& stream) {
+__device__ inline int chosen_path(const Paths& paths, int selector, double temperature, Uniforms& stream) {
   if (selector == CONFIDENT_PATH) return most_confident_path(paths);
   const double uniform = stream.next();
-  if (selector == SAMPLED_PATH) return sampled_path(paths, uniform);
+  if (selector == SAMPLED_PATH) return sampled_path(paths, temperature, uniform);
   const int path = static_cast<int>(uniform * paths.count);
   return path < paths.count ? path : paths.count - 1;
 }
@@ -131,15 +132,15 @@ KERNEL vvs_decide(int* counters, const int* choices, const double* reals, const 
   const long long root = static_cast<long long>(request) * nodes;
   int decision = is_active(counter) ? VERIFY : IDLE, path = 0, length = 0, fault = counter[FAULT];
   Uniforms stream = uniforms_of(uniforms, uniform_capacity, request, counter[CURSOR]);
-  const double threshold = reals[request * REALS + THRESHOLD];
-  if (decision == VERIFY && wants_to_skip(counter, choice, threshold, similarity[request])) {
+  const double* real = reals + request * REALS;
+  if (decision == VERIFY && wants_to_skip(counter, choice, real, similarity[request])) {
     const Paths drafted{paths + root * longest_path, counter[PATHS],     longest_path,
                         tree_parents + root,         tree_scores + root, counter[NODES]};
     if (choice[SELECTOR] != CONFIDENT_PATH && !stream.has_next()) {
       decision = IDLE;
       fault = FAULT_UNIFORMS;
     } else {
-      path = chosen_path(drafted, choice[SELECTOR], stream);
+      path = chosen_path(drafted, choice[SELECTOR], real[PATH_TEMPERATURE], stream);
       length = taken_length(drafted, path, choice[TRUNCATE]);
       if (length > 0) decision = SKIP;
     }

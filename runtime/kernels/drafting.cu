@@ -4,14 +4,14 @@
 #include "block.cuh"
 
 // Whoever does not draft this tree now gets one row of zeros, so that the engine computes something finite.
-KERNEL vvs_draft_inputs(int* counters, const int* choices, const int* known,
+KERNEL vvs_draft_inputs(int* counters, const int* choices, const double* reals, const int* known,
                         const unsigned char* feature_cache, unsigned char* features, long long* tokens,
                         long long* root, long long* positions, long long* count, long long* past_length,
                         int requests, int guidance, int rows, int tree, int known_capacity, int prompt,
                         int window, int feature_bytes) {
   const int request = static_cast<int>(blockIdx.x);
   int* counter = counters + request * COUNTERS;
-  const bool drafts = is_active(counter) && tree_of_step(counter, choices + request * CHOICES) == tree;
+  const bool drafts = is_active(counter) && tree_of_step(counter, choices, reals, request) == tree;
   const int pending = drafts ? counter[PENDING] : 0;
   const int valid = pending > 0 ? pending : 1;
   const int past = drafts ? counter[DRAFTER_ROWS] : 0;
@@ -90,7 +90,7 @@ __device__ inline bool is_sound(const long long* tokens, const long long* parent
   return 0 <= parents[node] && parents[node] < node && depth[node] == depth[parents[node]] + 1;
 }
 
-KERNEL vvs_propose(int* counters, const int* choices, const long long* drafted_tokens,
+KERNEL vvs_propose(int* counters, const int* choices, const double* reals, const long long* drafted_tokens,
                    const long long* drafted_parents, const long long* drafted_depth,
                    const bool* drafted_ancestors, const float* drafted_scores, int* tree_tokens,
                    int* tree_parents, int* tree_depth, bool* tree_ancestors, float* tree_scores, int* paths,
@@ -98,7 +98,7 @@ KERNEL vvs_propose(int* counters, const int* choices, const long long* drafted_t
   __shared__ int parents[MAX_NODES], depth[MAX_NODES];
   const int request = static_cast<int>(blockIdx.x);
   int* counter = counters + request * COUNTERS;
-  if (!is_active(counter) || tree_of_step(counter, choices + request * CHOICES) != tree) return;
+  if (!is_active(counter) || tree_of_step(counter, choices, reals, request) != tree) return;
   const long long from = static_cast<long long>(request) * drafted_nodes;
   const long long to = static_cast<long long>(request) * nodes;
   const long long* tokens = drafted_tokens + from;

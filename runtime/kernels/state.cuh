@@ -38,10 +38,10 @@ enum Phase { PREFILLED, VERIFIED, SKIPPED, COMPLETE };
 enum Decision { IDLE, VERIFY, SKIP };
 enum Fault { FAULT_NONE, FAULT_LOGITS, FAULT_UNIFORMS, FAULT_TREE };
 enum Choice { RULE, RULE_K, TOP_K, POLICY, INTERVAL, SELECTOR, TRUNCATE, TREE, SKIP_TREE, CHOICES };
-enum Real { TEMPERATURE, TOP_P, BOUND, THRESHOLD, REALS };
+enum Real { TEMPERATURE, TOP_P, BOUND, THRESHOLD, SHARE_OF_SKIPS, PATH_TEMPERATURE, REALS };
 
 enum Rule { EXACT, LANTERN, LANTERN_PLUS_PLUS };
-enum Policy { NEVER, UNIFORM, DYNAMIC };
+enum Policy { NEVER, UNIFORM, DYNAMIC, SHARE };
 enum Selector { RANDOM_PATH, SAMPLED_PATH, CONFIDENT_PATH };
 
 constexpr int MAX_NODES = 256;
@@ -58,12 +58,22 @@ __device__ inline bool is_active(const int* counter) {
 __device__ inline bool may_skip(const int* counter) { return counter[EMITTED] > EMITTED_BEFORE_FIRST_SKIP; }
 
 // Whether this step is skipped by its number alone.
-__device__ inline bool plans_to_skip(const int* counter, const int* choice) {
-  return choice[POLICY] == UNIFORM && may_skip(counter) && counter[STEPS] % choice[INTERVAL] == 1;
+__device__ inline bool plans_to_skip(const int* counter, const int* choice, const double* real) {
+  if (!may_skip(counter)) return false;
+  const int step = counter[STEPS], before = step > 0 ? step - 1 : 0;
+  switch (choice[POLICY]) {
+    case UNIFORM:
+      return step % choice[INTERVAL] == 1;
+    case SHARE:
+      return floor(step * real[SHARE_OF_SKIPS]) > floor(before * real[SHARE_OF_SKIPS]);
+    default:
+      return false;
+  }
 }
 
 // Number of the tree that a request drafts in this step.
-__device__ inline int tree_of_step(const int* counter, const int* choice) {
-  const bool wider = choice[SKIP_TREE] != NO_TREE && plans_to_skip(counter, choice);
+__device__ inline int tree_of_step(const int* counter, const int* choices, const double* reals, int request) {
+  const int* choice = choices + request * CHOICES;
+  const bool wider = choice[SKIP_TREE] != NO_TREE && plans_to_skip(counter, choice, reals + request * REALS);
   return choice[wider ? SKIP_TREE : TREE];
 }

@@ -19,7 +19,7 @@ from vvs.checks import check_integer
 from vvs.config import GenerationConfig
 from vvs.errors import SettingsError
 from vvs.selection import PATH_SELECTORS, MostConfidentPath, PathSelector, RandomPath, SampledPath
-from vvs.skipping import SKIP_POLICIES, Dynamic, Never, SkipPolicy, Uniform
+from vvs.skipping import SKIP_POLICIES, Dynamic, Never, Share, SkipPolicy, Uniform
 
 MAX_NODES = 256
 """Most nodes of a tree, the root included: kernels hold a tree in shared memory."""
@@ -122,7 +122,7 @@ class Choice(IntEnum):
     TOP_K = 2
     """0 keeps all."""
     POLICY = 3
-    """0 never, 1 uniform, 2 dynamic."""
+    """0 never, 1 uniform, 2 dynamic, 3 share."""
     INTERVAL = 4
     """Of the uniform policy."""
     SELECTOR = 5
@@ -136,7 +136,7 @@ class Choice(IntEnum):
 
 
 class Real(IntEnum):
-    """Columns of ``reals [R, 4]`` float64: settings of a request that are real numbers."""
+    """Columns of ``reals [R, 6]`` float64: settings of a request that are real numbers."""
 
     TEMPERATURE = 0
     """0 is greedy."""
@@ -145,6 +145,10 @@ class Real(IntEnum):
     """delta of lantern, lambda of lantern++."""
     THRESHOLD = 3
     """Of the dynamic policy."""
+    SHARE_OF_SKIPS = 4
+    """Of the share policy."""
+    PATH_TEMPERATURE = 5
+    """Of the sampled selector."""
 
 
 @dataclass(frozen=True)
@@ -164,11 +168,14 @@ class StateSizes:
     """L, nodes on the longest path of any tree in use; 1 without a tree."""
     feature_bytes: int
     """Bytes of one feature ``[D]``."""
+    skips_in_a_row: int = 1
+    """Most steps that a request skips one after the other."""
 
     def __post_init__(self) -> None:
         for name in ("requests", "vocabulary", "image_tokens", "guidance", "nodes", "longest_path"):
             check_integer(name, getattr(self, name), at_least=1)
         check_integer("feature_bytes", self.feature_bytes, at_least=1)
+        check_integer("skips_in_a_row", self.skips_in_a_row, at_least=1)
         if self.nodes > MAX_NODES or self.longest_path > MAX_PATH:
             raise SettingsError(
                 f"a draft tree of {self.nodes} nodes, {self.longest_path} on one path, is too large: "
@@ -182,8 +189,8 @@ class StateSizes:
 
     @property
     def chain_capacity(self) -> int:
-        """Most tokens of a chain, to which chain rows are padded: depth + 1."""
-        return self.longest_path - 1
+        """Most tokens of a chain, to which chain rows are padded: depth + 1 for each skip in a row."""
+        return self.skips_in_a_row * (self.longest_path - 1)
 
     @property
     def draft_capacity(self) -> int:
@@ -243,7 +250,7 @@ def state_arrays(sizes: StateSizes) -> Mapping[str, ArraySpec]:
 def encode_settings(
     configs: Sequence[GenerationConfig], trees: Sequence[str]
 ) -> tuple[NDArray[np.int32], Float64Array]:
-    """Write the requests' settings as the arrays ``choices [R, 9]`` and ``reals [R, 4]``.
+    """Write the requests' settings as the arrays ``choices [R, 9]`` and ``reals [R, 6]``.
 
     Args:
         configs: R configurations.
@@ -257,8 +264,8 @@ def encode_settings(
     reals = np.zeros((len(configs), len(Real)), np.float64)
     for row, real, config in zip(choices, reals, configs, strict=True):
         row[Choice.RULE], row[Choice.RULE_K], real[Real.BOUND] = _rule(config.acceptance)
-        row[Choice.POLICY], row[Choice.INTERVAL], real[Real.THRESHOLD] = _policy(config.skipping)
-        row[Choice.SELECTOR], row[Choice.TRUNCATE] = _selector(config.selector)
+        _write_policy(row, real, config.skipping)
+        _write_selector(row, real, config.selector)
         row[Choice.TOP_K] = config.sampling.top_k
         row[Choice.TREE], row[Choice.SKIP_TREE] = (
             NO_TREE if name is None else trees.index(name) for name in (config.tree, config.skip_tree)
@@ -278,26 +285,33 @@ def _rule(rule: AcceptanceRule) -> tuple[int, int, float]:
     raise _unknown("acceptance rule", ACCEPTANCE_RULES.describe(rule), "exact, lantern and lantern++")
 
 
-def _policy(policy: SkipPolicy) -> tuple[int, int, float]:
+def _write_policy(row: NDArray[np.int32], real: Float64Array, policy: SkipPolicy) -> None:
     match policy:
         case Never():
-            return 0, 0, 0.0
+            row[Choice.POLICY] = 0
         case Uniform():
-            return 1, policy.interval, 0.0
+            row[Choice.POLICY], row[Choice.INTERVAL] = 1, policy.interval
         case Dynamic():
-            return 2, 0, policy.threshold
-    raise _unknown("skip policy", SKIP_POLICIES.describe(policy), "never, uniform and dynamic")
+            row[Choice.POLICY], real[Real.THRESHOLD] = 2, policy.threshold
+        case Share():
+            row[Choice.POLICY], real[Real.SHARE_OF_SKIPS] = 3, policy.share
+        case _:
+            raise _unknown("skip policy", SKIP_POLICIES.describe(policy), "never, uniform, dynamic and share")
 
 
-def _selector(selector: PathSelector) -> tuple[int, int]:
+def _write_selector(row: NDArray[np.int32], real: Float64Array, selector: PathSelector) -> None:
     match selector:
         case RandomPath():
-            return 0, selector.truncate
+            row[Choice.SELECTOR], row[Choice.TRUNCATE] = 0, selector.truncate
         case SampledPath():
-            return 1, selector.truncate
+            row[Choice.SELECTOR], row[Choice.TRUNCATE] = 1, selector.truncate
+            real[Real.PATH_TEMPERATURE] = selector.temperature
         case MostConfidentPath():
-            return 2, selector.truncate
-    raise _unknown("path selector", PATH_SELECTORS.describe(selector), "random, sampled and confident")
+            row[Choice.SELECTOR], row[Choice.TRUNCATE] = 2, selector.truncate
+        case _:
+            raise _unknown(
+                "path selector", PATH_SELECTORS.describe(selector), "random, sampled and confident"
+            )
 
 
 def _unknown(kind: str, value: Any, known: str) -> SettingsError:

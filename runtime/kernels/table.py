@@ -50,6 +50,7 @@ DRAFT_INPUTS = Kernel(
     (
         COUNTERS,
         reads("choices", "int32"),
+        reads("reals", "float64"),
         KNOWN,
         reads("feature_cache", "uint8"),
         writes("features", "uint8"),
@@ -66,6 +67,7 @@ PROPOSE = Kernel(
     (
         COUNTERS,
         reads("choices", "int32"),
+        reads("reals", "float64"),
         reads("drafted_tokens", "int64"),
         reads("drafted_parents", "int64"),
         reads("drafted_depth", "int64"),

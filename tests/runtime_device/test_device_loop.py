@@ -32,6 +32,8 @@ MODES: tuple[tuple[str, dict[str, Any]], ...] = (
     ("vvs", {"policy": "uniform:2"}),
     ("vvs", {"policy": "dynamic:0.05", "selector": "confident"}),
     ("vvs", {"policy": "uniform:3", "selector": "sampled"}),
+    ("vvs", {"policy": "share:0.4", "selector": "sampled:temperature=0.5"}),
+    ("vvs", {"policy": "share:0.7"}),
     ("vvs", {"policy": "uniform:2", "temperature": 0}),
 )
 

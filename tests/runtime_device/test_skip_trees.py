@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from vvs.config import GenerationConfig
 from vvs.runtime.device.step_trees import StepTrees
 from vvs.runtime.pipeline import Pipeline
-from vvs.skipping import Uniform
+from vvs.skipping import Share, Uniform
 from vvs.tree_shape import TreeShape
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def test_draws_what_the_host_draws(
 def test_batches_mix_trees_and_plans(host: Pipeline, device: Pipeline) -> None:
     configs = [
         host.configure("vvs", tree="narrow", skip_tree="wide", policy="uniform:2", selector="sampled"),
-        host.configure("vvs", tree="deep", skip_tree="narrow", policy="uniform:3"),
+        host.configure("vvs", tree="deep", skip_tree="narrow", policy="share:0.6"),
         host.configure("eagle", tree="narrow"),
         host.configure("ar"),
     ]
@@ -87,10 +87,10 @@ def test_warming_up_captures_the_steps_of_both_trees(bundle: Path, host: Pipelin
 
 
 CONFIGS = st.builds(
-    lambda interval, wider: GenerationConfig(
-        tree="narrow", skip_tree="wide" if wider else None, skipping=Uniform(interval)
+    lambda policy, wider: GenerationConfig(
+        tree="narrow", skip_tree="wide" if wider else None, skipping=policy
     ),
-    st.integers(2, 5),
+    st.one_of(st.builds(Uniform, st.integers(2, 5)), st.builds(Share, st.floats(0, 0.9))),
     st.booleans(),
 )
 

@@ -33,6 +33,7 @@ class DeviceState:
         guidance: int = 1,
         feature_bytes: int = 4,
         prompt: int = 3,
+        skips_in_a_row: int = 1,
     ) -> None:
         self.sizes = StateSizes(
             requests=len(configs),
@@ -42,6 +43,7 @@ class DeviceState:
             nodes=nodes,
             longest_path=longest_path,
             feature_bytes=feature_bytes,
+            skips_in_a_row=skips_in_a_row,
         )
         self.arrays = {
             name: np.zeros(spec.shape, spec.dtype) for name, spec in state_arrays(self.sizes).items()

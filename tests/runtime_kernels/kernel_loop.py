@@ -12,6 +12,7 @@ from vvs.codebook import Codebook
 from vvs.config import GenerationConfig
 from vvs.decoding import trees_of
 from vvs.engine import DraftRows, TargetRows
+from vvs.runtime.device.run_plan import skips_in_a_row
 from vvs.runtime.kernels.state import Choice, Counter, Decision, Phase
 from vvs.runtime.kernels.table import (
     ACCEPT,
@@ -49,6 +50,7 @@ class KernelLoop:
             guidance=self.g,
             feature_bytes=4 * HIDDEN,
             prompt=self.P,
+            skips_in_a_row=max(skips_in_a_row(config.skipping, geometry.image_tokens) for config in configs),
         )
         self.configs = configs
         self.capacity = geometry.capacity

@@ -45,7 +45,9 @@ def accepted(cases: Sequence[Case], codebook: Codebook, padding: int = 0, thread
     nodes = max(case.tree.nodes for case in cases)
     longest = max(case.tree.paths.shape[1] for case in cases)
     rows = max(case.chain + case.tree.nodes for case in cases) + padding
-    state = DeviceState([case.config for case in cases], codebook, nodes=nodes, longest_path=max(3, longest))
+    # A chain is a path without its last node at most: there is no room for the rows of a longer one.
+    longest = max(3, longest, *(case.chain + 1 for case in cases))
+    state = DeviceState([case.config for case in cases], codebook, nodes=nodes, longest_path=longest)
     logits = np.full((len(cases), rows, codebook.vocabulary), np.nan, np.float32)
     for i, case in enumerate(cases):
         state.stand(i, known=[7, 1, 2, *[3] * case.chain, int(case.tree.tokens[0])], chain=case.chain)

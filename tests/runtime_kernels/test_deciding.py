@@ -21,7 +21,7 @@ from vvs.config import GenerationConfig
 from vvs.runtime.kernels.state import Counter, Decision, Fault, Phase
 from vvs.runtime.kernels.table import DECIDE, SIMILARITY, SKIP
 from vvs.selection import MostConfidentPath, PathSelector, RandomPath, SampledPath
-from vvs.skipping import Dynamic, Never, SkipPolicy, StepView, Uniform, decide, path_similarity
+from vvs.skipping import Dynamic, Never, Share, SkipPolicy, StepView, Uniform, decide, path_similarity
 from vvs.tree import DraftTree
 from vvs.tree_shape import TreeShape
 from vvs.uniforms import RecordedUniforms
@@ -141,14 +141,22 @@ def cases(draw: st.DrawFn) -> Case:
         scores = np.round(scores)  # ties
     scores[rng.random(tree.nodes) < draw(st.sampled_from([0.0, 0.2]))] = -np.inf
     scores[0] = 0
-    truncate = draw(st.booleans())
     return Case(
         draw(
             st.one_of(
-                st.just(Never()), st.builds(Uniform, st.integers(2, 5)), st.builds(Dynamic, st.floats(-1, 1))
+                st.just(Never()),
+                st.builds(Uniform, st.integers(2, 5)),
+                st.builds(Dynamic, st.floats(-1, 1)),
+                st.builds(Share, st.floats(0, 1, exclude_max=True)),
             )
         ),
-        draw(st.sampled_from([RandomPath, SampledPath, MostConfidentPath]))(truncate),
+        draw(
+            st.one_of(
+                st.builds(RandomPath, st.booleans()),
+                st.builds(SampledPath, st.booleans(), st.sampled_from([0.01, 0.5, 1.0, 3.0])),
+                st.builds(MostConfidentPath, st.booleans()),
+            )
+        ),
         DraftTree(tree.tokens, tree.parents, tree.depth, tree.ancestors, scores),
         draw(st.integers(0, 30)),
         draw(st.integers(0, 30)),

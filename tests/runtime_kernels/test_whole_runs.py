@@ -14,7 +14,7 @@ from vvs.decoding import Decoder
 from vvs.runtime.kernels.state import Counter
 from vvs.sampling import Sampling
 from vvs.selection import MostConfidentPath, RandomPath, SampledPath
-from vvs.skipping import Dynamic, Uniform
+from vvs.skipping import Dynamic, Share, Uniform
 from vvs.tree_shape import TreeShape
 from vvs.uniforms import UniformStream
 
@@ -34,6 +34,8 @@ CONFIGS = [
     GenerationConfig(Sampling(0), tree=LARGE.name, acceptance=Lantern(5, 0.6), skipping=Uniform(2)),
     GenerationConfig(tree=SMALL.name, skip_tree=LARGE.name, skipping=Uniform(2), selector=SampledPath()),
     GenerationConfig(tree=LARGE.name, skip_tree=SMALL.name, skipping=Uniform(3)),
+    GenerationConfig(tree=SMALL.name, skipping=Share(0.7), selector=SampledPath(temperature=0.5)),
+    GenerationConfig(tree=SMALL.name, skip_tree=LARGE.name, skipping=Share(0.4)),
 ]
 
 
