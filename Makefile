@@ -14,7 +14,7 @@ INSTALLED := .venv/.installed
 ROOMS := vvs export runtime benchmarks cli tests
 
 .DEFAULT_GOAL := help
-.PHONY: help install engines demo test lint types check train score bench replay gpu-check clean
+.PHONY: help install engines demo test lint types check train eval bench replay gpu-check clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -54,12 +54,13 @@ train: install ## Train the demo model from Fashion-MNIST; goes on where it stop
 	MALLOC_MMAP_THRESHOLD_=8589934592 MALLOC_TRIM_THRESHOLD_=17179869184 \
 	$(BIN)/python -m vvs.export.training
 
-score: engines ## Score AR and every mode of the demo model: what speed costs in quality
-	$(BIN)/python -m vvs.benchmarks.score engines/demo --out out/score
+eval: MODEL = demo
+eval: engines ## Judge 1,000 pictures of every mode of the demo model, into benchmarks/results/; goes on where it stopped
+	$(BIN)/vvs eval engines/demo --batch 16 --out benchmarks/results/eval
 
 bench: MODEL = demo
 bench: engines ## Measure every mode and eager PyTorch side by side, into benchmarks/results/
-	$(BIN)/vvs bench engines/demo --baselines engines/demo.toml --score benchmarks/results/score/score.json --out benchmarks/results/bench
+	$(BIN)/vvs bench engines/demo --baselines engines/demo.toml --score benchmarks/results/eval/eval.json --out benchmarks/results/bench
 
 replay: install ## Replay recorded runs of the published implementation in DIR
 	$(BIN)/python -m vvs.benchmarks.replay $(DIR)

@@ -16,7 +16,7 @@ OUR_MARKERS = "oD^v"
 
 
 def draw_plots(report: Mapping[str, Any], out: Path, score: Mapping[str, Any] | None = None) -> list[Path]:
-    """Draw the plots of a report into ``out``; with a ``score.json``, quality against speed too.
+    """Draw the plots of a report into ``out``; with an ``eval.json``, quality against speed too.
 
     Raises:
         SettingsError: matplotlib is missing.
@@ -98,7 +98,7 @@ def _legend_beside(axes: "Axes") -> None:
 
 def _scored(results: Sequence[Mapping[str, Any]], score: Mapping[str, Any]) -> list[tuple[str, float, float]]:
     """Label, speed-up and score of our modes that have both: those of the same settings."""
-    by_config = {str(s["config"]): s["score"] for s in score.get("contenders", {}).values()}
+    by_config = {str(s["config"]): s["score"]["value"] for s in score.get("contenders", {}).values()}
     return [
         (result["label"], result["ratio"]["value"], 100 * by_config[str(result["config"])])
         for result in results

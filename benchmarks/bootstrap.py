@@ -24,6 +24,11 @@ class Estimate:
         """Whether the two intervals have a point in common, so that the figures may be the same."""
         return self.low <= other.high and other.low <= self.high
 
+    def shown(self, form: str, unit: float = 1.0) -> str:
+        """The figure and its interval in a unit: ``74.2 (70.0 to 78.5)``."""
+        value, low, high = (format(unit * one, form) for one in (self.value, self.low, self.high))
+        return f"{value} ({low} to {high})"
+
 
 def estimate(samples: Float64Array, figure: Callable[[Float64Array], Float64Array]) -> Estimate:
     """A figure of ``samples [n]``, n >= 1, with its bootstrap interval; the same samples give the same one.
@@ -42,3 +47,8 @@ def estimate(samples: Float64Array, figure: Callable[[Float64Array], Float64Arra
 def percentile(samples: Float64Array, share: float) -> Estimate:
     """The ``share`` quantile (0.5: the median) of ``samples [n]`` with its interval."""
     return estimate(samples, lambda drawn: np.quantile(drawn, share, axis=-1))
+
+
+def mean(samples: Float64Array) -> Estimate:
+    """The mean of ``samples [n]`` with its interval."""
+    return estimate(samples, lambda drawn: drawn.mean(axis=-1))

@@ -18,7 +18,6 @@ from vvs.export.training.garments import COLOUR_NAMES, GARMENT_NAMES, load_garme
 from vvs.export.training.weights import load_weights
 
 CHUNK = 500
-BOOTSTRAP = 1000
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,26 +32,6 @@ class Judgement:
     def both_right(self) -> BoolArray:
         """Pictures that show what was asked ``[M]``."""
         return self.colour_right & self.garment_right
-
-
-@dataclass(frozen=True)
-class Interval:
-    """A mean and its 95% bootstrap interval."""
-
-    mean: float
-    low: float
-    high: float
-
-    def __str__(self) -> str:
-        return f"{100 * self.mean:.1f} ({100 * self.low:.1f} to {100 * self.high:.1f})"
-
-
-def interval(hits: BoolArray, seed: int = 0) -> Interval:
-    """Share of hits with its 95% bootstrap interval."""
-    rng = np.random.default_rng(seed)
-    means = rng.binomial(hits.size, hits.mean(), BOOTSTRAP) / hits.size
-    low, high = np.quantile(means, [0.025, 0.975])
-    return Interval(float(hits.mean()), float(low), float(high))
 
 
 class Judge:
@@ -88,25 +67,11 @@ def _article(word: str) -> str:
     return "an" if word[0] in "aeiou" else "a"
 
 
-def real_pictures(colours: IntArray, garments: IntArray) -> NDArray[np.uint8]:
+def real_pictures(colours: IntArray, garments: IntArray, seed: int = 11) -> NDArray[np.uint8]:
     """Test photographs of the garments asked for, in the colours asked for, ``[M, 32, 32, 3]``."""
     data = load_garments("test")
-    rng = np.random.default_rng(11)
+    rng = np.random.default_rng(seed)
     by_garment = [np.flatnonzero(data.labels.numpy() == g) for g in range(len(GARMENT_NAMES))]
     picks = torch.from_numpy(np.array([rng.choice(by_garment[g]) for g in garments]))
     pixels = tint(data.grey[picks], torch.from_numpy(colours))
     return ((pixels + 1) * 127.5).round().byte().permute(0, 2, 3, 1).numpy()
-
-
-def frechet_distance(a: Float64Array, b: Float64Array) -> float:
-    """Fréchet distance of two Gaussians fitted to features ``[M, F]`` (Heusel et al. 2017, eq. 6).
-
-    The trace of the root of the covariances' product is taken from the eigenvalues of the symmetric matrix
-    ``A^(1/2) B A^(1/2)``, which are the same and stay real where a feature never varies.
-    """
-    gap = a.mean(0) - b.mean(0)
-    cov_a, cov_b = np.cov(a, rowvar=False), np.cov(b, rowvar=False)
-    values, vectors = np.linalg.eigh(cov_a)
-    root = (vectors * np.sqrt(np.clip(values, 0, None))) @ vectors.T
-    shared = np.sqrt(np.clip(np.linalg.eigvalsh(root @ cov_b @ root), 0, None)).sum()
-    return float(gap @ gap + np.trace(cov_a) + np.trace(cov_b) - 2 * shared)

@@ -18,10 +18,10 @@ from rich.console import Console
 from rich.progress import Progress
 
 from vvs.arrays import BoolArray, Float64Array
-from vvs.benchmarks.bootstrap import Estimate, estimate
+from vvs.benchmarks.bootstrap import Estimate, estimate, mean
 from vvs.benchmarks.contender import Contender
 from vvs.benchmarks.environment import bundle_identity, environment
-from vvs.benchmarks.judge import Interval, Judge, asked, interval
+from vvs.benchmarks.judge import Judge, asked
 from vvs.benchmarks.report import markdown, print_table, write_json, write_text
 from vvs.errors import VvsError
 from vvs.export.bundle import export_bundle
@@ -70,7 +70,8 @@ class Scored:
     """One precision in one mode beside the first precision in that mode."""
 
     drawn: Drawn
-    score: Interval
+    score: Estimate
+    """Share of pictures that show what was asked for."""
     points: Estimate
     """Percentage points over the first precision, picture by picture."""
     ratio: Estimate
@@ -88,12 +89,12 @@ class Scored:
         return {
             "precision": self.drawn.precision,
             "mode": self.drawn.mode,
-            "score, % (95% interval)": str(self.score),
-            f"points over {baseline}": _spread(self.points, "+.1f"),
+            "score, % (95% interval)": self.score.shown(".1f", 100),
+            f"points over {baseline}": self.points.shown("+.1f"),
             f"same picture as {baseline}, %": f"{100 * self.same:.0f}",
             "bundle, MB": f"{self.bundle_bytes / MEGA:.1f}",
             "ms per picture": f"{self.drawn.milliseconds:.0f}",
-            f"ms over {baseline}'s": _spread(self.ratio, ".2f"),
+            f"ms over {baseline}'s": self.ratio.shown(".2f"),
         }
 
     def data(self) -> dict[str, Any]:
@@ -103,21 +104,13 @@ class Scored:
             "mode": self.drawn.mode,
             "bundle": bundle_identity(self.drawn.pipeline.bundle.manifest),
             "bundle_bytes": self.bundle_bytes,
-            "score": self.score.mean,
+            "score": self.score.value,
             "score_95": [self.score.low, self.score.high],
             "points": vars(self.points),
             "same_pictures": self.same,
             "milliseconds": self.drawn.milliseconds,
             "ratio": vars(self.ratio),
         }
-
-
-def _spread(figure: Estimate, form: str) -> str:
-    return f"{figure.value:{form}} ({figure.low:{form}} to {figure.high:{form}})"
-
-
-def _mean(samples: Float64Array) -> Estimate:
-    return estimate(samples, lambda drawn: drawn.mean(axis=-1))
 
 
 def _median(samples: Float64Array) -> Estimate:
@@ -142,8 +135,8 @@ def compare(drawn: Drawn, baseline: Drawn, hits: BoolArray, baseline_hits: BoolA
     """
     return Scored(
         drawn,
-        interval(hits),
-        _mean(100 * (hits.astype(np.float64) - baseline_hits)),
+        mean(hits.astype(np.float64)),
+        mean(100 * (hits.astype(np.float64) - baseline_hits)),
         _median(np.array(drawn.seconds) / np.array(baseline.seconds)),
         float((drawn.pixels == baseline.pixels).all(axis=(1, 2, 3)).mean()),
     )

@@ -9,6 +9,7 @@ from typing import Protocol
 
 import numpy as np
 
+from vvs.benchmarks.optional import require
 from vvs.config import GenerationConfig
 from vvs.errors import SettingsError
 from vvs.runtime.images import save_png
@@ -29,13 +30,9 @@ class ClassifierScore:
     """For the demo model: the percentage of pictures that show the colour and the garment asked for."""
 
     def __init__(self, weights: Path, pictures: int) -> None:
-        try:
-            from vvs.benchmarks.judge import Judge, asked
-        except ImportError as error:
-            raise SettingsError(
-                "the classifier score needs torch, which this Python does not have; "
-                "install it with `pip install 'vvs-toolkit[export]'`, or give a --metric"
-            ) from error
+        require("torch", "the classifier score", "export")
+        from vvs.benchmarks.judge import Judge, asked
+
         self._judge = Judge(weights)
         self._prompts, self._colours, self._garments = asked(pictures)
 

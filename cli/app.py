@@ -14,6 +14,7 @@ from vvs.cli.build import build
 from vvs.cli.check import check
 from vvs.cli.doctor import doctor
 from vvs.cli.errors import INTERRUPTED, guarded
+from vvs.cli.eval import evaluate
 from vvs.cli.export import export
 from vvs.cli.generate import generate
 from vvs.cli.inspect import inspect
@@ -32,6 +33,8 @@ app = typer.Typer(
 )
 for command in (generate, inspect, doctor, export, build, refit, train_drafter, bench, check, tune):
     app.command()(guarded(command))
+# Its function cannot have its name: Python has an eval of its own.
+app.command("eval")(guarded(evaluate))
 
 
 def _print_version(wanted: bool) -> None:

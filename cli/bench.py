@@ -38,7 +38,9 @@ def bench(
     seed: Annotated[int, typer.Option(min=0, help="Seed of the first picture.")] = 0,
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder of the report.")] = Path("out/bench"),
     plots: Annotated[bool, typer.Option("--plots/--no-plots", help="Draw PNG plots.")] = True,
-    score: Annotated[Path | None, typer.Option(help="A score.json: plot quality against speed too.")] = None,
+    score: Annotated[
+        Path | None, typer.Option(help="An eval.json of vvs eval: plot quality against speed too.")
+    ] = None,
     compare: Annotated[
         tuple[Path, Path] | None,
         typer.Option(help="Measure nothing; say what changed between two bench.json files."),

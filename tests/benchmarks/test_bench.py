@@ -196,10 +196,10 @@ def test_quality_is_plotted_against_speed_where_settings_were_scored(
     vvs: Vvs, tiny_bundle: Path, tmp_path: Path
 ) -> None:
     pipeline = Pipeline.from_bundle(tiny_bundle)
-    score = {"contenders": {"x": {"config": pipeline.configure("ar").describe(), "score": 0.6}}}
-    (tmp_path / "score.json").write_text(json.dumps(score))
+    score = {"contenders": {"x": {"config": pipeline.configure("ar").describe(), "score": {"value": 0.6}}}}
+    (tmp_path / "eval.json").write_text(json.dumps(score))
     short = ("--iterations", 1, "--duration", 0, "--warm-up", 0, "--run", "ar", "--threads", 1, "--no-floor")
-    result = vvs("bench", tiny_bundle, *short, "-o", tmp_path / "o", "--score", tmp_path / "score.json")
+    result = vvs("bench", tiny_bundle, *short, "-o", tmp_path / "o", "--score", tmp_path / "eval.json")
     assert result.exit_code == 0, result.output
     assert (tmp_path / "o" / "quality.png").is_file()
 
@@ -208,7 +208,7 @@ def test_every_mode_of_a_plot_looks_different_and_other_loops_have_no_score_of_o
     results = [result_of(f"mode {i}", 1, 2, 1.0, foreign=i > 12) for i in range(16)]
     looks = {(style["color"], style["marker"]) for _, style in bench_plots._styled(results)}
     assert len(looks) == len(results)
-    score = {"contenders": {"x": {"config": results[0]["config"], "score": 0.5}}}
+    score = {"contenders": {"x": {"config": results[0]["config"], "score": {"value": 0.5}}}}
     scored = bench_plots._scored(results, score)
     assert [label for label, _, _ in scored] == [f"mode {i}" for i in range(13)]
 
