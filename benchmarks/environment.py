@@ -40,7 +40,7 @@ def environment(threads: int | None = None) -> dict[str, Any]:
         "system": f"{platform.system()} {platform.machine()}",
         "python": platform.python_version(),
         "vvs": __version__,
-        "packages": {name: _version(name) for name in PACKAGES},
+        "packages": {name: installed(name) for name in PACKAGES},
         "revision": _revision(),
     }
 
@@ -64,7 +64,8 @@ def _driver_version() -> str | None:
         return None
 
 
-def _version(name: str) -> str | None:
+def installed(name: str) -> str | None:
+    """Version of an installed package; None if it is not."""
     try:
         return version(name)
     except PackageNotFoundError:

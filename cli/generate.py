@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from vvs.cli.output import show_log, write_json
+from vvs.cli.prompt_file import read_prompt_file
 from vvs.errors import PromptError, SettingsError
 
 if TYPE_CHECKING:
     from vvs.config import GenerationConfig
     from vvs.runtime.pipeline import GeneratedImage, Pipeline
     from vvs.runtime.pipeline import Progress as Step
-
-SHEET_FILE = "contact-sheet.png"
 
 
 @dataclass(frozen=True)
@@ -61,7 +60,8 @@ def generate(
     cfg: Annotated[float | None, typer.Option(help="Scale of classifier-free guidance.")] = None,
     batch: Annotated[int | None, typer.Option(help="Pictures generated at once.")] = None,
     contact_sheet: Annotated[
-        bool, typer.Option("--contact-sheet", help=f"Also write {SHEET_FILE}: prompts by modes and seeds.")
+        bool,
+        typer.Option("--contact-sheet", help="Also write contact-sheet.png: prompts by modes and seeds."),
     ] = False,
     json_to: Annotated[
         str | None, typer.Option("--json", help="Write statistics to this file; - is standard output.")
@@ -135,11 +135,7 @@ def generate(
 def _read_prompts(prompts: Sequence[str], file: Path | None) -> list[str]:
     listed = list(prompts)
     if file is not None:
-        try:
-            lines = file.read_text(encoding="utf-8").splitlines()
-        except UnicodeDecodeError:
-            raise PromptError(f"{file} is not UTF-8 text, but a file of prompts must be") from None
-        listed += [line.strip() for line in lines if line.strip() and not line.startswith("#")]
+        listed += read_prompt_file(file)
     if not listed:
         raise PromptError("no prompt is given; add one after the bundle, or name a file of them with --file")
     return listed
@@ -193,7 +189,7 @@ class _Album:
 
     def prepare(self, runs: list[_Run], *, sheet: bool) -> None:
         """Make the folder, and refuse to replace files before anything is generated."""
-        from vvs.runtime.images import file_name
+        from vvs.runtime.images import SHEET_FILE, file_name
 
         self._folder.mkdir(parents=True, exist_ok=True)
         names = [
@@ -217,7 +213,7 @@ class _Album:
 
     def write_sheet(self, prompts: list[str], modes: list[str], count: int) -> None:
         """Write the contact sheet: a row per prompt, a column per mode and seed."""
-        from vvs.runtime.images import contact_sheet, save_sheet
+        from vvs.runtime.images import SHEET_FILE, contact_sheet, save_sheet
 
         pixels = {(mode, image.index): image.pixels for mode, _, image in self._images}
         first = self._images[0][2].seed

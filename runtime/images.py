@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 PREFIX = "vvs:"
 """Of the text chunks' keys."""
 
+SHEET_FILE = "contact-sheet.png"
+"""Of a folder of pictures; it is not one of them."""
+
 # Contact sheets, in pixels.
 CELL = 192
 MARGIN = 8
