@@ -5,7 +5,7 @@ from typing import Any
 
 from vvs.benchmarks.bootstrap import Estimate
 from vvs.benchmarks.environment import environment, installed
-from vvs.benchmarks.evaluation_report import ABSENT, frechet_cell, frechet_data, spread
+from vvs.benchmarks.evaluation_report import ABSENT, frechet_cell, frechet_data
 from vvs.benchmarks.folder_evaluation import FolderEvaluation, FolderQuality, sentences
 from vvs.benchmarks.report import Rows, markdown, write_json, write_text
 from vvs.runtime.bundle import sha256_of
@@ -33,7 +33,7 @@ def folder_rows(evaluation: FolderEvaluation) -> Rows:
 
 
 def _cell(figure: Estimate | None) -> str:
-    return ABSENT if figure is None else spread(figure, 1, ".2f")
+    return ABSENT if figure is None else figure.shown(".2f")
 
 
 def folder_data(evaluation: FolderEvaluation) -> dict[str, Any]:

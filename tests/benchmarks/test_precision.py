@@ -35,7 +35,7 @@ def test_figures_are_formed_pair_by_pair() -> None:
     scored = compare(
         other, baseline, np.array([True, True, False, False]), np.array([True, False, False, False])
     )
-    assert scored.score.mean == 0.5
+    assert scored.score.value == 0.5
     assert scored.points.value == 25
     assert (scored.ratio.value, scored.ratio.low, scored.ratio.high) == (0.5, 0.5, 0.5)
     assert scored.same == 0.75
