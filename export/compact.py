@@ -89,7 +89,9 @@ class CompactDrafter(Drafter):
             return F.linear(embeddings, of_token.float(), bias).to(dtype)
 
         self.token_share = Deferred(share, (V, D), dtype)
-        self.fc = DeferredLinear(lambda: drafter.fc.weight.detach()[:, D:], (D, D), dtype)  # type: ignore[assignment]
+        self.fc = DeferredLinear(  # type: ignore[assignment]
+            lambda: drafter.fc.weight.detach()[:, D:], (D, D), dtype
+        )
         self.layers = nn.ModuleList([_compact_layer(drafter.layers[0])])
         self.register_buffer("rotation", _half_split_rotation(drafter.rotation), persistent=False)
 

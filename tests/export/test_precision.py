@@ -144,12 +144,17 @@ def test_activations_are_not_rounded_to_int8(
     assert np.abs(logits - expected).max() < 1e-5 * np.abs(expected).max()
 
 
-def overflowing(models: ModelSet, layer: int) -> ModelSet:
-    """The models, with a layer whose FFN leaves float16's range and, scaled back, disturbs nobody else."""
-    target = copy.deepcopy(models.target)
+def stretch(mlp: torch.nn.Module) -> None:
+    """Let an FFN leave float16's range; scaled back, it disturbs nobody else."""
     with torch.no_grad():
-        target.model.layers[layer].mlp.up_proj.weight *= 1e5
-        target.model.layers[layer].mlp.down_proj.weight *= 1e-5
+        mlp.up_proj.weight *= 1e5
+        mlp.down_proj.weight *= 1e-5
+
+
+def overflowing(models: ModelSet, layer: int) -> ModelSet:
+    """The models, with a layer that overflows in float16."""
+    target = copy.deepcopy(models.target)
+    stretch(target.model.layers[layer].mlp)
     return dataclasses.replace(models, target=target)
 
 
@@ -173,9 +178,9 @@ def test_overflows_are_found(tiny_models: ModelSet, numerics: Numerics, found: s
 
 def test_overflows_of_every_part_are_named(tiny_models: ModelSet) -> None:
     head, drafter = copy.deepcopy(tiny_models.target), copy.deepcopy(tiny_models.drafter)
+    stretch(drafter.layers[0].mlp)
     with torch.no_grad():
         head.lm_head.weight *= 1e5
-        drafter.fc.weight *= 1e6
     prompts = prompts_of(tiny_models)
     for name, changed in (("head", {"target": head}), ("drafter", {"drafter": drafter})):
         models = dataclasses.replace(tiny_models, **changed)
