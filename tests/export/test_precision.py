@@ -82,12 +82,16 @@ def test_norms_softmax_and_rotations_compute_in_fp32(precise_bundle: Path) -> No
     model = onnx.shape_inference.infer_shapes(
         onnx.load(precise_bundle / "target.onnx", load_external_data=False)
     )
-    kinds = {v.name: v.type.tensor_type.elem_type for v in model.graph.value_info}
+    known = (*model.graph.value_info, *model.graph.input)
+    kinds = {v.name: v.type.tensor_type.elem_type for v in known}
     kinds |= {w.name: w.data_type for w in model.graph.initializer}
     for node in model.graph.node:
         if node.op_type in ("Softmax", "ReduceMean", "Sqrt", "Pow"):
             assert kinds[node.input[0]] == TensorProto.FLOAT, node.name
-    assert any(w.data_type == TensorProto.FLOAT and "rotation" in w.name for w in model.graph.initializer)
+    manifest = read_manifest(precise_bundle)
+    assert manifest is not None
+    tables = [w for w in model.graph.initializer if w.dims[1:] == [manifest.geometry.head_dim]]
+    assert [w.data_type for w in tables] == [TensorProto.FLOAT] * 2, "cosines and sines"
 
 
 def test_bundles_draw_or_say_who_does(precise_bundle: Path) -> None:
