@@ -5,20 +5,20 @@ takes some steps of every mode. Recorded are seconds, peak memory and file sizes
 takes, and seconds and memory of the steps. Other recipes are planned on paper from that, and marked as such.
 """
 
-import os
-import sys
+import json
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 import numpy as np
 import typer
 from rich.console import Console
 from rich.progress import Progress
 
+from vvs.benchmarks.child import Spent, run_vvs
 from vvs.benchmarks.contender import Contender
 from vvs.benchmarks.environment import bundle_identity, environment
 from vvs.benchmarks.memory import forget_peak, mapped_bytes, own_bytes, peak_bytes
@@ -31,13 +31,6 @@ from vvs.statistics import StepKind
 RANDOM = "random"
 MODES = ("ar", "eagle", "lantern", "lantern++", "vvs", "vvs policy=dynamic:0")
 ROWS = ("seconds of the export", "peak memory of the export, GB", "bundle, GB", "seconds of an AR step")
-
-
-class Exported(NamedTuple):
-    """What an export took."""
-
-    seconds: float
-    peak_bytes: int
 
 
 @dataclass(frozen=True)
@@ -76,21 +69,30 @@ def in_gb(count: float | None) -> str:
     return "-" if count is None else f"{count / 1e9:.2f}"
 
 
-def export(recipe: Path, weights: str, precision: str, out: Path) -> Exported:
-    """Export in a process of its own, whose peak memory the system reports when it ends.
-
-    Raises:
-        VvsError: it failed; what it said is on the terminal.
-
-    """
+def export(recipe: Path, weights: str, precision: str, out: Path) -> Spent:
+    """Export in a process of its own."""
     options = ["--out", str(out), "--weights", weights, "--precision", precision, "--force"]
-    command = [sys.executable, "-m", "vvs.cli", "export", str(recipe), *options]
+    return run_vvs(["export", str(recipe), *options])
+
+
+def _last_export(out: Path) -> Spent:
+    try:
+        return Spent(**json.loads(out.with_suffix(".json").read_text())["export"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise VvsError(f"there is no report of an earlier run at {out}.json; leave --reuse out") from error
+
+
+def open_bundle(place: Path, *, mapped: bool) -> tuple[Pipeline, dict[str, Any]]:
+    """Open a bundle and its target; also the seconds it took, and the bytes that memory grew by."""
+    before = own_bytes(), mapped_bytes()
     start = perf_counter()
-    process = os.posix_spawn(sys.executable, command, os.environ)
-    _, status, usage = os.wait4(process, 0)
-    if os.waitstatus_to_exitcode(status):
-        raise VvsError(f"exporting {recipe} failed; the sentence above says why")
-    return Exported(perf_counter() - start, 1024 * usage.ru_maxrss)
+    pipeline = Pipeline.from_bundle(place, mapped=mapped)
+    seconds = perf_counter() - start
+    grown = [
+        None if now is None or then is None else now - then
+        for now, then in zip((own_bytes(), mapped_bytes()), before, strict=True)
+    ]
+    return pipeline, {"seconds": seconds, "own_bytes": grown[0], "mapped_bytes": grown[1]}
 
 
 def take_steps(pipeline: Pipeline, contender: Contender, prompt: str | int, steps: int) -> Stepped:
@@ -159,11 +161,25 @@ def main(
     plans: Annotated[
         list[str] | None, typer.Option("--plan", help="A recipe to plan from the figures; repeat for more.")
     ] = None,
+    reuse: Annotated[
+        bool, typer.Option("--reuse", help="Take the bundle, and the export's figures, of the last run.")
+    ] = False,
 ) -> None:
     """Export a recipe at its full size, take some steps of every mode, and record what it took."""
     console = Console(width=None if Console().is_terminal else 200)
     try:
-        _run(recipe, weights, precision, steps, bundle, out, contenders or MODES, plans or [], console)
+        _run(
+            recipe,
+            weights,
+            precision,
+            steps,
+            bundle,
+            out,
+            contenders or MODES,
+            plans or [],
+            console,
+            reuse=reuse,
+        )
     except VvsError as error:
         console.print(f"[red]error:[/red] {error}", soft_wrap=True)
         raise typer.Exit(1) from error
@@ -179,20 +195,18 @@ def _run(
     contenders: Sequence[str],
     plans: Sequence[str],
     console: Console,
+    *,
+    reuse: bool,
 ) -> None:
     path, others = find_recipe(recipe), [find_recipe(plan) for plan in plans]
     place = bundle or Path("out/full_size") / path.stem
-    exported = export(path, weights, precision, place)
-    before = own_bytes()
-    start = perf_counter()
-    pipeline = Pipeline.from_bundle(place)
-    opening = {
-        "seconds": perf_counter() - start,
-        "own_bytes": None if before is None else (own_bytes() or 0) - before,
-        "mapped_bytes": mapped_bytes(),
-    }
+    exported = _last_export(out / path.stem) if reuse else export(path, weights, precision, place)
+    mapped, opening_mapped = open_bundle(place, mapped=True)
+    stepped = [take_steps(mapped, Contender("ar, mapped", mapped.configure("ar")), _prompt(mapped), steps)]
+    del mapped
+    pipeline, opening = open_bundle(place, mapped=False)
     files = {file.name: file.stat().st_size for file in sorted(place.iterdir())}
-    stepped = _all_modes(pipeline, dict.fromkeys(("ar", *contenders)), steps, console)
+    stepped += _all_modes(pipeline, dict.fromkeys(("ar", *contenders)), steps, console)
     data = {
         "environment": environment(),
         "bundle": bundle_identity(pipeline.bundle.manifest),
@@ -202,6 +216,7 @@ def _run(
         "bundle_bytes": sum(files.values()),
         "files": files,
         "opening": opening,
+        "opening_mapped": opening_mapped,
         "modes": {one.label: one.data() for one in stepped},
     }
     _report(data, [one.row() for one in stepped], list(planned(data, path, others)), out / path.stem, console)
@@ -210,10 +225,7 @@ def _run(
 def _all_modes(
     pipeline: Pipeline, labels: Sequence[str] | dict[str, None], steps: int, console: Console
 ) -> list[Stepped]:
-    manifest = pipeline.bundle.manifest
-    if not manifest.examples:
-        raise VvsError("the recipe names no examples, so there is no prompt to start from; add some to it")
-    prompt = manifest.examples[0]
+    prompt = _prompt(pipeline)
     with Progress(console=console, disable=not console.is_terminal) as progress:
         task = progress.add_task("steps", total=len(labels))
         done = []
@@ -223,6 +235,20 @@ def _all_modes(
     return done
 
 
+def _prompt(pipeline: Pipeline) -> str:
+    manifest = pipeline.bundle.manifest
+    if not manifest.examples:
+        raise VvsError("the recipe names no examples, so there is no prompt to start from; add some to it")
+    return manifest.examples[0]
+
+
+def _opened(what: str, opening: dict[str, Any]) -> str:
+    own, mapped = (in_gb(opening[name]) for name in ("own_bytes", "mapped_bytes"))
+    return (
+        f"{what}: {opening['seconds']:.1f} s, {own} GB of memory of its own, {mapped} GB mapped from files."
+    )
+
+
 def _report(
     data: dict[str, Any],
     rows: Sequence[dict[str, str]],
@@ -230,14 +256,14 @@ def _report(
     out: Path,
     console: Console,
 ) -> None:
-    machine, exported, opening = data["environment"], data["export"], data["opening"]
+    machine, exported = data["environment"], data["export"]
     lines = [
         f"Weights: {data['weights']}. Precision: {data['precision']}.",
         f"Machine: {machine['processor']}, {machine['threads']} threads.",
         f"Export: {exported['seconds']:.0f} s, at most {in_gb(exported['peak_bytes'])} GB of memory; "
         f"bundle {in_gb(data['bundle_bytes'])} GB.",
-        f"Opening, hashes checked: {opening['seconds']:.1f} s; {in_gb(opening['own_bytes'])} GB of memory, "
-        f"{in_gb(opening['mapped_bytes'])} GB mapped from files.",
+        _opened("Opening bundle and target, hashes checked", data["opening"]),
+        _opened("The same with `mapped`", data["opening_mapped"]),
     ]
     print_table(rows, "Steps: median seconds (number of steps)", console)
     print_table(plan, "Plan", console)

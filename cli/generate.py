@@ -74,6 +74,12 @@ def generate(
         str, typer.Option(help="What runs the graphs; `vvs doctor` lists them.")
     ] = "onnxruntime",
     threads: Annotated[int | None, typer.Option(help="Threads of the CPU backend.")] = None,
+    mapped: Annotated[
+        bool,
+        typer.Option(
+            "--mapped", help="CPU backend: leave weights in their file; opens at once, runs slower."
+        ),
+    ] = False,
     cuda_graphs: Annotated[
         bool, typer.Option("--cuda-graphs/--no-cuda-graphs", help="Replay steps on a GPU as captured graphs.")
     ] = True,
@@ -101,6 +107,8 @@ def generate(
     from vvs.runtime.tracing import traced
 
     options: dict[str, Any] = {} if threads is None else {"threads": threads}
+    if mapped:
+        options["mapped"] = True
     if not cuda_graphs:
         options["cuda_graphs"] = False
     if not quiet:

@@ -115,7 +115,10 @@ class Survey:
         built = without_memory(module, config)
         checkpoint = self.checkpoints.get(kind)
         if checkpoint is None:
-            randomise(built, dtype, torch.Generator().manual_seed(SEED + list(Kind).index(kind)))
+            rng = torch.Generator().manual_seed(SEED + list(Kind).index(kind))
+            randomise(
+                built, dtype, rng, config.random_scale if isinstance(config, T5Config) else lambda _: 1.0
+            )
         else:
             load_into(built, checkpoint.state, checkpoint.what, dtype)
         return built.eval()
@@ -127,13 +130,27 @@ def without_memory(module: type[_M], config: Any) -> _M:
         return module(config)
 
 
-def randomise(module: nn.Module, dtype: Callable[[str], torch.dtype], rng: torch.Generator) -> None:
-    """Give a module without memory random weights that keep activations near one."""
+def randomise(
+    module: nn.Module,
+    dtype: Callable[[str], torch.dtype],
+    rng: torch.Generator,
+    scale: Callable[[str], float] = lambda name: 1.0,
+) -> None:
+    """Give a module without memory random weights that keep activations near one.
+
+    Args:
+        module: what gets them.
+        dtype: of a weight, by its name.
+        rng: where they come from.
+        scale: factor of a weight, by its name, where activations near one are too large.
+
+    """
     state = {}
     for name, wanted in module.state_dict().items():
         tensor = torch.empty(wanted.shape, dtype=dtype(name))
         if tensor.ndim > 1:
-            tensor.normal_(0, math.prod(tensor.shape[1:]) ** -0.5, generator=rng)
+            deviation = math.prod(tensor.shape[1:]) ** -0.5 * scale(name)
+            tensor.normal_(0, deviation, generator=rng)
         else:
             tensor.fill_(float(name.endswith("weight")))
         state[name] = tensor

@@ -49,6 +49,10 @@ class T5Config:
                 f"{self.buckets // 4}"
             )
 
+    def random_scale(self, name: str) -> float:
+        """Factor of a random weight: T5 does not scale its scores, so its queries start that much smaller."""
+        return self.head_dim**-0.5 if name.endswith(".SelfAttention.q.weight") else 1.0
+
 
 def distance_buckets(length: int, buckets: int, max_distance: int) -> Tensor:
     """The bucket ``[length, length]`` of every pair (query, key).

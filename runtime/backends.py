@@ -70,7 +70,7 @@ BACKENDS: dict[str, Backend] = {
         factory="vvs.runtime.onnxruntime_engine:OnnxRuntimeEngine",
         requires=("onnxruntime",),
         install="pip install onnxruntime",
-        options=("threads",),
+        options=("threads", "mapped"),
     ),
     "cuda": Backend(
         name="cuda",

@@ -4,14 +4,15 @@ Graphs are opened when first needed and kept; sessions hold the state of a run
 (:mod:`vvs.runtime.onnxruntime_session`).
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from threading import Lock
+from weakref import WeakMethod
 
 import numpy as np
 import onnxruntime as ort
 
 from vvs.arrays import Float32Array, IntArray
-from vvs.checks import check_integer
+from vvs.checks import check_flag, check_integer
 from vvs.errors import BackendError, SettingsError
 from vvs.geometry import Geometry
 from vvs.manifest import DECODE_IMAGE, TARGET
@@ -31,19 +32,19 @@ class OnnxRuntimeEngine:
     Args:
         bundle: what to run; none that computes in bf16.
         threads: threads of one graph execution; None uses every CPU this process may run on.
+        mapped: leave weights in their file; see :func:`session_options`.
 
     """
 
-    def __init__(self, bundle: Bundle, *, threads: int | None = None) -> None:
+    def __init__(self, bundle: Bundle, *, threads: int | None = None, mapped: bool = False) -> None:
         require_runnable(bundle)
         self._bundle = bundle
-        self._options = session_options(threads)
-        self._graphs: dict[str, Graph] = {}
-        self._opening = Lock()
+        self._graphs = _Graphs(bundle, session_options(threads, mapped=mapped))
+        self._keeping = Lock()
         # The session closed last: most runs follow one of the same size and find their memory ready.
         self._idle: OnnxRuntimeSession | None = None
         self._embeddings = np.ascontiguousarray(bundle.token_embeddings)
-        self._graph(TARGET)  # the one that every run needs, so that what does not fit shows at once
+        self._graphs(TARGET)  # the one that every run needs, so that what does not fit shows at once
 
     @property
     def geometry(self) -> Geometry:
@@ -62,12 +63,12 @@ class OnnxRuntimeEngine:
             raise SettingsError(
                 f"a batch of {requests} requests was asked for, but this bundle takes 1..{most}"
             )
-        with self._opening:
+        with self._keeping:
             idle, self._idle = self._idle, None
         if idle is not None and idle.requests == requests:
             return idle.reopen()
         return OnnxRuntimeSession(
-            self.geometry, self.trees, requests, self._graph, self._embeddings, self._keep
+            self.geometry, self.trees, requests, self._graphs, self._embeddings, self._shelf()
         )
 
     def decode_image(self, tokens: IntArray) -> Float32Array:
@@ -75,19 +76,39 @@ class OnnxRuntimeEngine:
         expected = self.geometry.image_tokens
         if tokens.ndim != 2 or tokens.shape[1] != expected:
             raise SettingsError(f"token grids have shape {tokens.shape}, but must be [R, {expected}]")
-        image: Float32Array = self._graph(DECODE_IMAGE).run({"tokens": tokens})["image"]
+        image: Float32Array = self._graphs(DECODE_IMAGE).run({"tokens": tokens})["image"]
         return image.astype(np.float32, copy=False)
 
     def _keep(self, session: OnnxRuntimeSession) -> None:
-        with self._opening:
+        with self._keeping:
             self._idle = session
 
-    def _graph(self, name: str) -> Graph:
+    def _shelf(self) -> Callable[[OnnxRuntimeSession], None]:
+        """Where sessions go; none of them keeps the engine, so that its memory is free once it is let go."""
+        keep = WeakMethod(self._keep)
+
+        def give_back(session: OnnxRuntimeSession) -> None:
+            if method := keep():
+                method(session)
+
+        return give_back
+
+
+class _Graphs:
+    """The graphs of a bundle by name, opened when first asked for."""
+
+    def __init__(self, bundle: Bundle, options: ort.SessionOptions) -> None:
+        self._bundle = bundle
+        self._options = options
+        self._opened: dict[str, Graph] = {}
+        self._opening = Lock()
+
+    def __call__(self, name: str) -> Graph:
         with self._opening:
-            if name not in self._graphs:
+            if name not in self._opened:
                 spec = self._bundle.manifest.graphs[name]
-                self._graphs[name] = Graph(name, self._bundle.file(spec.file), spec, self._options)
-            return self._graphs[name]
+                self._opened[name] = Graph(name, self._bundle.file(spec.file), spec, self._options)
+            return self._opened[name]
 
 
 def require_runnable(bundle: Bundle) -> None:
@@ -100,10 +121,19 @@ def require_runnable(bundle: Bundle) -> None:
         )
 
 
-def session_options(threads: int | None) -> ort.SessionOptions:
-    """How graphs run: on so many threads each; None uses every CPU this process may run on."""
+def session_options(threads: int | None, *, mapped: bool = False) -> ort.SessionOptions:
+    """How graphs run.
+
+    Args:
+        threads: of one graph execution; None uses every CPU this process may run on.
+        mapped: leave weights in their file, which the system maps into memory, and do not rewrite the graph.
+            Opening then copies nothing. Without it, weights are packed anew, and widened to float32, once:
+            as much memory as they have in float32, and faster steps.
+
+    """
     if threads is not None:
         check_integer("threads", threads, at_least=1)
+    check_flag("mapped", mapped)
     options = ort.SessionOptions()
     options.intra_op_num_threads = threads or usable_cpus()
     options.log_severity_level = ONLY_ERRORS
@@ -113,4 +143,7 @@ def session_options(threads: int | None) -> ort.SessionOptions:
     # becomes float32 when a graph is opened: the memory of an fp32 bundle, and its speed. Ways that keep both
     # int8 weights and activations took 4 to 13 times as long, and more memory (16 products of 2048 x 2048).
     options.add_session_config_entry("session.disable_quant_qdq", "1")
+    if mapped:
+        options.add_session_config_entry("session.disable_prepacking", "1")
+        options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     return options

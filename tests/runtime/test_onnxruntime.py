@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -137,6 +139,20 @@ def test_a_closed_session_serves_the_next_run_of_its_size(
         session.close()
     assert engine.open(2) is third
     assert engine.open(2) is not second  # one is kept, and it was taken
+
+
+def test_an_engine_that_is_let_go_is_freed_at_once(tiny_bundle: Path) -> None:
+    """Gigabytes must not wait for the garbage collector, nor for a session that is still open."""
+    engine = OnnxRuntimeEngine(Bundle.open(tiny_bundle), threads=1)
+    engine.open(1).close()
+    last, seen = engine.open(2), weakref.ref(engine)
+    gc.disable()
+    try:
+        del engine
+        assert seen() is None
+    finally:
+        gc.enable()
+    last.close()
 
 
 def test_bad_calls_are_sentences(engine: OnnxRuntimeEngine, tiny_bundle: Path) -> None:

@@ -61,6 +61,15 @@ def test_threads_share_a_pipeline(pipeline: Pipeline) -> None:
     np.testing.assert_array_equal(at_once, sequentially)
 
 
+def test_mapped_weights_give_the_same_pictures(pipeline: Pipeline, tiny_bundle: Path) -> None:
+    """Graphs are not rewritten then, so sums may differ in their last bits, but not what is drawn."""
+    mapped = Pipeline.from_bundle(tiny_bundle, threads=1, mapped=True)
+    expected, found = (each.generate(PROMPTS[:2], "vvs", [3, 4]).tokens for each in (pipeline, mapped))
+    np.testing.assert_array_equal(found, expected)
+    with pytest.raises(SettingsError, match="mapped is 1, but it must be true or false"):
+        Pipeline.from_bundle(tiny_bundle, mapped=1)
+
+
 def test_streams_tokens_and_previews(pipeline: Pipeline) -> None:
     known: list[tuple[int, ...]] = []
     finished = []
