@@ -19,6 +19,9 @@ ENGINE = ".engine"
 def main(
     bundle: Annotated[Path, typer.Argument(help="Bundle to build.")],
     arch: Annotated[str, typer.Option(help="GPU architectures, such as sm_86,sm_89.")],
+    graph: Annotated[
+        list[str] | None, typer.Option(help="Build this graph only; repeat for more [all].")
+    ] = None,
     out: Annotated[Path, typer.Option(help="Folder for NAME.build.md and NAME.build.json.")] = Path(
         "out/full_size"
     ),
@@ -26,15 +29,16 @@ def main(
     """Build TensorRT-RTX engines ahead of time; record seconds, peak memory and sizes. Needs no GPU."""
     console = Console(width=None if Console().is_terminal else 200)
     try:
-        _run(bundle, arch, out, console)
+        _run(bundle, arch, graph or [], out, console)
     except VvsError as error:
         console.print(f"[red]error:[/red] {error}", soft_wrap=True)
         raise typer.Exit(1) from error
 
 
-def _run(place: Path, arch: str, out: Path, console: Console) -> None:
+def _run(place: Path, arch: str, graphs: list[str], out: Path, console: Console) -> None:
     manifest = Bundle.open(place, verify=False).manifest
-    spent = run_vvs(["build", str(place), "--backend", "tensorrt-rtx", "--arch", arch, "--force"])
+    chosen = [word for graph in graphs for word in ("--graph", graph)]
+    spent = run_vvs(["build", str(place), "--backend", "tensorrt-rtx", "--arch", arch, "--force", *chosen])
     engines = {file.name: file.stat().st_size for file in sorted(place.rglob(f"*{ENGINE}"))}
     where = environment()
     rows = [{"engine": name, "GB": in_gb(size)} for name, size in engines.items()]

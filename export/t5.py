@@ -8,6 +8,7 @@ bias. The residual stream stays in float32, whatever the weights' dtype: it outg
 import math
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
@@ -58,16 +59,19 @@ def distance_buckets(length: int, buckets: int, max_distance: int) -> Tensor:
     """The bucket ``[length, length]`` of every pair (query, key).
 
     Half of the buckets are for keys to the right. Of each half, the first half are single distances, the
-    rest grow with the logarithm of the distance up to ``max_distance``.
+    rest grow with the logarithm of the distance up to ``max_distance``. Computed outside of PyTorch, so that
+    it is one constant of a graph: engine builders stumble over integer arithmetic on constants.
     """
-    places = torch.arange(length, device="cpu")
+    places = np.arange(length)
     offset = places[None, :] - places[:, None]
     half = buckets // 2
     exact = half // 2
-    distance = offset.abs()
-    growth = torch.log(distance.clamp(min=1).float() / exact) / math.log(max_distance / exact)
-    far = (exact + (growth * (half - exact)).long()).clamp(max=half - 1)
-    return torch.where(distance < exact, distance, far) + half * (offset > 0).long()
+    distance = np.abs(offset)
+    reach = np.log(np.maximum(distance, 1).astype(np.float32) / np.float32(exact))
+    growth = reach / np.float32(math.log(max_distance / exact)) * np.float32(half - exact)
+    far = np.minimum(exact + growth.astype(np.int64), half - 1)
+    found = np.where(distance < exact, distance, far) + half * (offset > 0)
+    return torch.tensor(found.tolist())
 
 
 class _SelfAttention(nn.Module):
