@@ -6,6 +6,8 @@ A policy is one stateless decision over a view of the step. Which path is then t
 
 import math
 from dataclasses import dataclass
+from functools import cache
+from itertools import groupby
 from typing import Protocol, runtime_checkable
 
 import numpy as np
@@ -134,6 +136,17 @@ class Dynamic:
     def wants(self, view: StepView) -> bool:
         """Skip when :func:`path_similarity` reaches the threshold."""
         return not view.last_skipped and path_similarity(view.tree, view.codebook) >= self.threshold
+
+
+def skips_in_a_row(policy: SkipPolicy, steps: int) -> int:
+    """Most of so many steps that a policy skips one after the other, at least 1."""
+    return _longest_run(policy, steps) if isinstance(policy, Share) else 1
+
+
+@cache
+def _longest_run(policy: Share, steps: int) -> int:
+    runs = groupby(policy.plans(step) for step in range(steps))
+    return max((len(list(run)) for skips, run in runs if skips), default=1)
 
 
 def path_similarity(tree: DraftTree, codebook: Codebook) -> float:

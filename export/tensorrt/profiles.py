@@ -12,6 +12,9 @@ from typing import NamedTuple
 from vvs.engine_record import Profile, ShapeRange, times
 from vvs.errors import SettingsError
 from vvs.manifest import TARGET, Manifest, TensorSpec, draft_tree_graph
+from vvs.modes import MODES
+from vvs.runtime.settings import resolve
+from vvs.skipping import skips_in_a_row
 from vvs.tree_shape import TreeShape
 
 _SHAPES = re.compile(r"(?P<name>[^:,]+):(?P<shape>\d+(x\d+)*)")
@@ -110,7 +113,7 @@ def _uses(manifest: Manifest, graph: str) -> Iterator[tuple[str, Range]]:
         yield "ar", Range(1, 1, 1)
         for name, tree in manifest.trees.items():
             yield f"verify.{name}", Range(tree.nodes, tree.nodes, tree.nodes)
-            yield f"verify-after-skip.{name}", _after_skip(tree, _longest_path(manifest))
+            yield f"verify-after-skip.{name}", _after_skip(tree, manifest)
     elif graph.startswith(draft_tree_graph("")):
         tree = manifest.trees[graph.removeprefix(draft_tree_graph(""))]
         yield "after-prefill", Range(prompt, prompt, prompt)
@@ -119,10 +122,22 @@ def _uses(manifest: Manifest, graph: str) -> Iterator[tuple[str, Range]]:
         yield "whole", Range(1, 1, 1)
 
 
-def _after_skip(tree: TreeShape, longest_path: int) -> Range:
-    """A chain is a path without its last node at most, of this tree or of another one; a runtime pads it."""
-    chain, longest_chain = tree.longest_path - 1, longest_path - 1
+def _after_skip(tree: TreeShape, manifest: Manifest) -> Range:
+    """Rows of a chain and a tree.
+
+    Each skip in a row adds a path without its last node at most, of this tree or of another one; a runtime
+    pads the chain to that.
+    """
+    skips = _skips_in_a_row(manifest)
+    chain, longest_chain = skips * (tree.longest_path - 1), skips * (_longest_path(manifest) - 1)
     return Range(tree.nodes + 1, tree.nodes + chain, tree.nodes + longest_chain)
+
+
+def _skips_in_a_row(manifest: Manifest) -> int:
+    """Most skips in a row of any mode as the bundle recommends it, for whatever device."""
+    recommending = [manifest, *map(manifest.for_device, manifest.device_defaults)]
+    policies = [resolve(each, mode).skipping for each in recommending for mode in MODES]
+    return max(skips_in_a_row(policy, manifest.geometry.image_tokens) for policy in policies)
 
 
 def _longest_path(manifest: Manifest) -> int:

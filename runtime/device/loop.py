@@ -18,14 +18,14 @@ from numpy.typing import NDArray
 from vvs.arrays import Float32Array, IntArray
 from vvs.codebook import Codebook
 from vvs.config import GenerationConfig
-from vvs.decoding import Generation, check_batch, trees_of
+from vvs.decoding import Generation, check_batch
 from vvs.engine import Conditioning
 from vvs.errors import BackendError, SettingsError
 from vvs.geometry import Geometry
 from vvs.runtime.bundle import Bundle
 from vvs.runtime.device.images import ImageDecoder
 from vvs.runtime.device.interface import Device, EngineSet
-from vvs.runtime.device.run_plan import RunShape, skips_in_a_row
+from vvs.runtime.device.run_plan import RunShape
 from vvs.runtime.device.session import DeviceSession, Seen
 from vvs.runtime.device.step_trees import TreeNames
 from vvs.runtime.kernels.state import Counter, Decision, Phase, encode_settings
@@ -162,14 +162,7 @@ class DeviceLoop:
                 f"a batch of {len(configs)} requests was asked for, "
                 f"but this bundle takes 1..{manifest.max_requests}"
             )
-        drafted = {name for config in configs for name in trees_of(config)}
-        verified = {config.tree for config in configs}
-        shape = RunShape(
-            len(configs),
-            tuple(name for name in manifest.trees if name in drafted),
-            tuple(name for name in manifest.trees if name in verified),
-            max(skips_in_a_row(config.skipping, manifest.geometry.image_tokens) for config in configs),
-        )
+        shape = RunShape.of(manifest, configs)
         encode_settings(configs, shape.trees)
         return shape
 

@@ -3,17 +3,18 @@
 Engine buffers are laid out for their largest use; smaller uses are leading views of the same memory.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache, cached_property
-from itertools import groupby
+from functools import cached_property
 
+from vvs.config import GenerationConfig
+from vvs.decoding import trees_of
 from vvs.geometry import Geometry
 from vvs.manifest import ENCODE_PROMPT, TARGET, Manifest, draft_tree_graph
 from vvs.runtime.device.arena import ArenaPlan
 from vvs.runtime.device.array import DeviceArray, array_bytes
 from vvs.runtime.kernels.state import StateSizes, state_arrays
-from vvs.skipping import Share, SkipPolicy
+from vvs.skipping import skips_in_a_row
 from vvs.tree_shape import TreeShape
 
 # State that a step carries over to the next and that two runs of it must agree on to the bit, then what else
@@ -36,16 +37,17 @@ class RunShape:
     skips_in_a_row: int = 1
     """Most steps that a request skips one after the other: all their tokens are one chain."""
 
-
-def skips_in_a_row(policy: SkipPolicy, steps: int) -> int:
-    """Most of so many steps that a policy skips one after the other, at least 1."""
-    return _longest_run(policy, steps) if isinstance(policy, Share) else 1
-
-
-@cache
-def _longest_run(policy: Share, steps: int) -> int:
-    runs = groupby(policy.plans(step) for step in range(steps))
-    return max((len(list(run)) for skips, run in runs if skips), default=1)
+    @classmethod
+    def of(cls, manifest: Manifest, configs: Sequence[GenerationConfig]) -> "RunShape":
+        """The shape of a batch."""
+        drafted = {name for config in configs for name in trees_of(config)}
+        verified = {config.tree for config in configs}
+        return cls(
+            len(configs),
+            tuple(name for name in manifest.trees if name in drafted),
+            tuple(name for name in manifest.trees if name in verified),
+            max(skips_in_a_row(config.skipping, manifest.geometry.image_tokens) for config in configs),
+        )
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+from itertools import combinations_with_replacement
+from pathlib import Path
 
 import pytest
 
@@ -11,9 +13,36 @@ from vvs.errors import SettingsError
 from vvs.export.tensorrt.profiles import GivenShapes, RequestRange, parse_shapes, profiles_of
 from vvs.geometry import Geometry
 from vvs.manifest import Manifest
+from vvs.modes import MODES
+from vvs.runtime.device.run_plan import RunPlan, RunShape
+from vvs.runtime.settings import resolve
 from vvs.tree_shape import TreeShape
 
 ALL = RequestRange(1, 2, 4)
+RECIPES = sorted((Path(__file__).resolve().parents[2] / "engines").glob("*.toml"))
+
+
+def recommending(manifest: Manifest, recipe: Path) -> Manifest:
+    """A manifest with the trees and recommendations of a recipe."""
+    from vvs.export.recipe import load_recipe
+
+    made = load_recipe(recipe)
+    trees = {tree.name: tree for tree in made.trees}
+    drafter = manifest.graphs["draft_tree.small"]
+    drafters = {f"draft_tree.{name}": drafter for name in trees}
+    return dataclasses.replace(
+        manifest,
+        trees=trees,
+        default_tree=made.default_tree or next(iter(trees)),
+        graphs={**manifest.graphs, **drafters},
+        defaults=made.defaults,
+    )
+
+
+def rows_of(manifest: Manifest, graph: str, tensor: str) -> list[tuple[int, int]]:
+    """Least and greatest number of rows of every profile."""
+    ranges = [profile.shapes[tensor] for profile in profiles_of(manifest, graph, ALL)]
+    return [(shape.min[1], shape.max[1]) for shape in ranges]
 
 
 def test_the_target_has_a_profile_for_each_use(manifest: Manifest) -> None:
@@ -52,6 +81,32 @@ def test_a_tree_may_follow_a_deeper_one(manifest: Manifest) -> None:
     assert rows["verify-after-skip.small"] == ShapeRange((2, 10, 32), (4, 12, 32), (8, 15, 32))
     after_step = profiles_of(both, "draft_tree.small", ALL)[1].shapes["features"]
     assert after_step == ShapeRange((2, 1, 32), (4, 4, 32), (8, 7, 32))
+
+
+def test_a_chain_holds_as_many_skips_in_a_row_as_are_recommended(manifest: Manifest) -> None:
+    vvs = {"modes": {"vvs": {"policy": "share:0.75"}}}  # three skips after each verified step
+    for recommended in (
+        dataclasses.replace(manifest, defaults=vvs),
+        dataclasses.replace(manifest, device_defaults={"some GPU": vvs}),
+    ):
+        verify = next(p for p in profiles_of(recommended, "target", ALL) if "after-skip" in p.use)
+        assert verify.shapes["embeds"] == ShapeRange((2, 10, 32), (4, 18, 32), (8, 18, 32))
+
+
+@pytest.mark.parametrize("recipe", RECIPES, ids=[recipe.stem for recipe in RECIPES])
+def test_profiles_hold_every_pass_of_the_recommended_modes(manifest: Manifest, recipe: Path) -> None:
+    """Alone and side by side in one batch, as the device-resident loop pads them."""
+    pytest.importorskip("torch")
+    recommended = recommending(manifest, recipe)
+    target = rows_of(recommended, "target", "embeds")
+    configs = [resolve(recommended, mode) for mode in MODES]
+    for batch in combinations_with_replacement(configs, 2):
+        plan = RunPlan(recommended, RunShape.of(recommended, batch), neighbours=0)
+        for rows in {plan.verify_rows(chain=False), plan.verify_rows(chain=True)}:
+            assert any(least <= rows <= most for least, most in target)
+        for tree in plan.shape.trees:
+            drafter = rows_of(recommended, f"draft_tree.{tree}", "features")
+            assert any(least <= plan.sizes.draft_capacity <= most for least, most in drafter)
 
 
 def test_uses_of_the_same_shapes_share_a_profile(manifest: Manifest) -> None:

@@ -12,7 +12,6 @@ from vvs.codebook import Codebook
 from vvs.config import GenerationConfig
 from vvs.decoding import trees_of
 from vvs.engine import DraftRows, TargetRows
-from vvs.runtime.device.run_plan import skips_in_a_row
 from vvs.runtime.kernels.state import Choice, Counter, Decision, Phase
 from vvs.runtime.kernels.table import (
     ACCEPT,
@@ -26,6 +25,7 @@ from vvs.runtime.kernels.table import (
     SKIP,
     TARGET_INPUTS,
 )
+from vvs.skipping import skips_in_a_row
 
 LAYERS, HEADS = 2, 3
 ROW_BYTES = 4
