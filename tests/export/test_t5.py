@@ -15,6 +15,7 @@ from vvs.export.llamagen import CaptionConditioning, Target, TargetConfig
 from vvs.export.onnx_export import GraphWriter, trace
 from vvs.export.parity import compare, failures
 from vvs.export.precision import in_precision
+from vvs.export.survey import randomise
 from vvs.export.t5 import T5Config, T5Encoder, distance_buckets
 from vvs.geometry import Geometry
 
@@ -71,6 +72,15 @@ def test_buckets() -> None:
     assert buckets[0, 39] == 7
     assert buckets[39, 0] == 3
     assert buckets.max() == 7
+
+
+def test_random_queries_are_small_enough_for_scores_without_a_scale() -> None:
+    encoder = random_encoder()
+    config = encoder.config
+    randomise(encoder, lambda _: torch.float32, torch.Generator().manual_seed(0), config.random_scale)
+    attention = encoder.get_submodule("encoder.block.0.layer.0.SelfAttention")
+    query, key = (attention.get_parameter(f"{name}.weight").std().item() for name in "qk")
+    assert query == pytest.approx(key * config.head_dim**-0.5, rel=0.2)
 
 
 def test_half_precision_does_not_overflow() -> None:
