@@ -83,6 +83,12 @@ def generate(
     cuda_graphs: Annotated[
         bool, typer.Option("--cuda-graphs/--no-cuda-graphs", help="Replay steps on a GPU as captured graphs.")
     ] = True,
+    whole_image_graph: Annotated[
+        bool,
+        typer.Option(
+            "--whole-image-graph", help="On a GPU, decode each batch as one graph; no progress within it."
+        ),
+    ] = False,
     verify: Annotated[bool, typer.Option(help="Check the hash of every file of the bundle first.")] = True,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace pictures that are there.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress, no summary.")] = False,
@@ -111,6 +117,8 @@ def generate(
         options["mapped"] = True
     if not cuda_graphs:
         options["cuda_graphs"] = False
+    if whole_image_graph:
+        options["whole_image_graph"] = True
     if not quiet:
         show_log("vvs.device")
     pipeline = Pipeline.from_bundle(bundle, backend, verify=verify, **options)

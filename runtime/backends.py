@@ -78,7 +78,7 @@ BACKENDS: dict[str, Backend] = {
         factory="vvs.runtime.device.cuda_backend:open_cuda",
         requires=("cuda.core", "cuda.bindings"),
         install="pip install 'vvs-toolkit[cuda]'",
-        options=("tensorrt", "cuda_graphs", "verify"),
+        options=("tensorrt", "cuda_graphs", "whole_image_graph", "verify"),
     ),
     "onnxruntime-cuda": Backend(
         name="onnxruntime-cuda",
@@ -94,7 +94,7 @@ BACKENDS: dict[str, Backend] = {
         factory="vvs.runtime.device.host_backend:open_cuda_on_host",
         requires=("onnxruntime",),
         install="pip install onnxruntime",
-        options=("threads", "cuda_graphs", "check", "memory", "hook"),
+        options=("threads", "cuda_graphs", "whole_image_graph", "check", "memory", "hook"),
     ),
 }
 """Backends by name, the default one first."""

@@ -135,18 +135,27 @@ class Statistics:
     """Seconds of the steps of each kind."""
     outside_engines: dict[StepKind, float] = field(default_factory=lambda: dict.fromkeys(StepKind, 0.0))
     """Seconds of the steps of each kind in which no graph was running."""
+    untimed_steps: int = 0
+    """Steps that nobody timed one by one: their seconds are in no kind, but, all together, in ``seconds``."""
 
     def count_prefill(self, times: StepTimes) -> None:
         """Count the prefill."""
         self.forward_passes += 1
         self.seconds[Span.PREFILL] += times.total
 
-    def count_step(self, kind: StepKind, accepted: int, times: StepTimes) -> None:
-        """Count a step of this request."""
+    def count_step(self, kind: StepKind, accepted: int, times: StepTimes | None) -> None:
+        """Count a step of this request; without times, it is one of those that :meth:`count_unseen` timed."""
         self.forward_passes += kind is StepKind.VERIFY
         self.accepted[kind][accepted] += 1
+        if times is None:
+            self.untimed_steps += 1
+            return
         self.step_seconds[kind] += times.total
         self.outside_engines[kind] += times.outside_engines
+        self.count_unseen(times)
+
+    def count_unseen(self, times: StepTimes) -> None:
+        """Count the time of steps that cannot be told apart."""
         for span, seconds in times.spans.items():
             self.seconds[span] += seconds
 
@@ -175,7 +184,8 @@ class Statistics:
         return sum(length * n for length, n in lengths.items()) / lengths.total() if lengths else 0.0
 
     def to_dict(self) -> dict[str, Any]:
-        """Write everything as plain JSON values."""
+        """Write everything as plain JSON values; seconds by kind are null where steps were not timed."""
+        timed = not self.untimed_steps
         return {
             "image_tokens": self.image_tokens,
             "forward_passes": self.forward_passes,
@@ -188,6 +198,10 @@ class Statistics:
                 for kind, lengths in self.accepted.items()
             },
             "seconds": {span.value: seconds for span, seconds in self.seconds.items()},
-            "step_seconds": {kind.value: seconds for kind, seconds in self.step_seconds.items()},
-            "outside_engines": {kind.value: seconds for kind, seconds in self.outside_engines.items()},
+            "step_seconds": _by_kind(self.step_seconds) if timed else None,
+            "outside_engines": _by_kind(self.outside_engines) if timed else None,
         }
+
+
+def _by_kind(seconds: Mapping[StepKind, float]) -> dict[str, float]:
+    return {kind.value: each for kind, each in seconds.items()}

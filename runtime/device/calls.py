@@ -11,7 +11,15 @@ from typing import NamedTuple, Protocol
 
 from vvs.runtime.device.array import DeviceArray
 
-Argument = DeviceArray | int | float
+CONDITION = "condition"
+"""Dtype of a kernel's parameter through which it sets a condition."""
+
+
+class Condition:
+    """A number that kernels set and one node of a flow reads (:mod:`vvs.runtime.device.flow`)."""
+
+
+Argument = DeviceArray | int | float | Condition
 
 
 class Operand(NamedTuple):
@@ -26,10 +34,10 @@ class Parameter(NamedTuple):
 
     name: str
     dtype: str
-    """Of the scalar, or of what is pointed to."""
+    """Of the scalar, or of what is pointed to; or :data:`CONDITION`."""
     pointer: bool
     writes: bool = False
-    """Whether the kernel writes what is pointed to."""
+    """Whether the kernel writes what is pointed to, or sets the condition."""
 
 
 @dataclass(frozen=True)
@@ -60,8 +68,10 @@ class Launch:
                 f"the kernel {self.kernel.name} takes {len(names)} arguments, got {len(self.arguments)}"
             )
         for parameter, argument in zip(self.kernel.parameters, self.arguments, strict=True):
-            if isinstance(argument, DeviceArray) != parameter.pointer or (
-                isinstance(argument, DeviceArray) and argument.dtype != parameter.dtype
+            if (
+                isinstance(argument, DeviceArray) != parameter.pointer
+                or (isinstance(argument, Condition) and parameter.dtype != CONDITION)
+                or (isinstance(argument, DeviceArray) and argument.dtype != parameter.dtype)
             ):
                 raise TypeError(
                     f"the kernel {self.kernel.name} takes {parameter.dtype} for {parameter.name!r}, "
@@ -72,6 +82,11 @@ class Launch:
     def name(self) -> str:
         """What a fault is reported under."""
         return self.kernel.name
+
+    @property
+    def conditions(self) -> tuple[Condition, ...]:
+        """Conditions it sets; with any, it can only be part of a flow."""
+        return tuple(argument for argument in self.arguments if isinstance(argument, Condition))
 
     @cached_property
     def operands(self) -> tuple[Operand, ...]:

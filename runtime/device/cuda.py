@@ -15,9 +15,11 @@ from numpy.typing import NDArray
 from vvs.errors import BackendError
 from vvs.runtime.cuda_driver import Gpu
 from vvs.runtime.device.array import DeviceArray, host_dtype, host_view
-from vvs.runtime.device.calls import Call, Copy, Enqueue, Fill, Kernel, Launch
+from vvs.runtime.device.calls import CONDITION, Argument, Call, Condition, Copy, Enqueue, Fill, Launch
 from vvs.runtime.device.cuda_errors import INSTALL, require_driver, require_success, told
-from vvs.runtime.device.interface import Event, Graph, Pinned, Stream
+from vvs.runtime.device.flow import Embed, Flow, Graph, If, Switch, While, conditions_of
+from vvs.runtime.device.flow_probe import why_no_flows
+from vvs.runtime.device.interface import Event, Pinned, Stream
 
 THREADS_PER_BLOCK = 256
 BLOCKS_PER_REQUEST = 32
@@ -28,15 +30,18 @@ SCALARS: Mapping[str, Any] = {
     "int64": ctypes.c_int64,
     "float32": ctypes.c_float,
     "float64": ctypes.c_double,
+    CONDITION: ctypes.c_uint64,
 }
+Handles = Mapping[Condition, int]
 
 
 class CudaGraph:
-    """An executable graph, and how many nodes were captured for it."""
+    """An executable graph, and the definition that it was made from, which flows embed."""
 
-    def __init__(self, graph: Any, nodes: int) -> None:
+    def __init__(self, graph: Any, definition: Any) -> None:
         self.graph = graph
-        self.nodes = nodes
+        self.definition = definition
+        self.nodes = len(definition.nodes())
 
     def close(self) -> None:
         """Destroy the graph."""
@@ -188,8 +193,7 @@ class CudaDevice:
         with told("ending a capture"):
             try:
                 builder.end_building()
-                nodes = len(builder.graph_definition.nodes())
-                return CudaGraph(builder.complete(), nodes)
+                return CudaGraph(builder.complete(), builder.graph_definition)
             finally:
                 builder.close()
 
@@ -200,12 +204,23 @@ class CudaDevice:
             with told("giving up a capture"):
                 builder.close()
 
+    def why_no_flows(self) -> str:
+        """Driver, package, or what came of trying it, once per process."""
+        return why_no_flows(self._core)
+
+    def assemble(self, flow: Flow) -> CudaGraph:
+        """Make a graph of a flow, node by node: nothing is captured."""
+        conditions_of(flow)
+        with told("assembling a graph"):
+            definition = self._core.graph.GraphDefinition()
+            self._append(definition, flow, {})
+            return CudaGraph(definition.instantiate(), definition)
+
     def replay(self, stream: Any, graph: Graph) -> None:
         """Queue a graph."""
-        if not isinstance(graph, CudaGraph):
-            raise TypeError(f"{graph!r} is no graph of a GPU")
+        executable = _own(graph).graph
         with told("replaying a graph"):
-            graph.graph.launch(stream)
+            executable.launch(stream)
 
     def synchronise(self, waited: Any) -> None:
         """Wait for a stream or an event."""
@@ -251,9 +266,38 @@ class CudaDevice:
         return {name: loaded[code].get_kernel(name) for name, code in modules.items()}
 
     def _launch(self, stream: Any, call: Launch) -> None:
+        self._core.launch(stream, *self._launchable(call, {}))
+
+    def _launchable(self, call: Launch, handles: Handles) -> tuple[Any, ...]:
+        """Configuration, kernel and arguments."""
         config = self._core.LaunchConfig(grid=call.grid, block=call.block, shmem_size=call.shared_bytes)
-        kernel = self._kernels[call.kernel.name]
-        self._core.launch(stream, config, kernel, *_arguments(call.kernel, call))
+        return config, self._kernels[call.kernel.name], *_arguments(call, handles)
+
+    def _append(self, definition: Any, flow: Flow, outer: Handles) -> None:
+        """Add a flow's nodes to an empty graph, each behind the one before.
+
+        A condition is made in the graph that holds the node which reads it; kernels further in may set it.
+        """
+        own = [part.condition for part in flow if isinstance(part, If | While | Switch)]
+        made = {condition: definition.create_condition(0) for condition in own}
+        handles = {**outer, **{condition: int(each.handle) for condition, each in made.items()}}
+        last = definition
+        for part in flow:
+            match part:
+                case Launch():
+                    last = last.launch(*self._launchable(part, handles))
+                case Embed():
+                    last = last.embed(_own(part.graph).definition)
+                case If():
+                    last = last.if_then(made[part.condition])
+                    self._append(last.then, part.body, handles)
+                case While():
+                    last = last.while_loop(made[part.condition])
+                    self._append(last.body, part.body, handles)
+                case Switch():
+                    last = last.switch(made[part.condition], len(part.bodies))
+                    for branch, body in zip(last.branches, part.bodies, strict=True):
+                        self._append(branch, body, handles)
 
 
 def load_packages() -> tuple[Any, Any]:
@@ -278,9 +322,21 @@ def checked_gpu() -> Gpu:
     return require_driver(int(str(bindings.__version__).split(".")[0])).gpus[FIRST]
 
 
-def _arguments(kernel: Kernel, call: Launch) -> list[Any]:
+def _own(graph: Graph) -> CudaGraph:
+    if not isinstance(graph, CudaGraph):
+        raise TypeError(f"{graph!r} is no graph of a GPU")
+    return graph
+
+
+def _arguments(call: Launch, handles: Handles) -> list[Any]:
     """Arguments as the launcher takes them: a Python integer is as wide as a pointer, a ctypes one is not."""
+
+    def value(argument: Argument, dtype: str) -> Any:
+        if isinstance(argument, DeviceArray):
+            return argument.address
+        return SCALARS[dtype](handles[argument] if isinstance(argument, Condition) else argument)
+
     return [
-        argument.address if isinstance(argument, DeviceArray) else SCALARS[parameter.dtype](argument)
-        for parameter, argument in zip(kernel.parameters, call.arguments, strict=True)
+        value(argument, parameter.dtype)
+        for parameter, argument in zip(call.kernel.parameters, call.arguments, strict=True)
     ]

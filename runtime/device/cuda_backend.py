@@ -17,6 +17,7 @@ def open_cuda(
     *,
     tensorrt: str | None = None,
     cuda_graphs: bool = True,
+    whole_image_graph: bool = False,
     verify: bool = True,
 ) -> DeviceLoop:
     """Open the loop on a GPU.
@@ -25,21 +26,27 @@ def open_cuda(
         bundle: what to run, with engines for this GPU beside it.
         tensorrt: ``tensorrt`` or ``tensorrt-rtx``; None takes what the bundle's engines were built with.
         cuda_graphs: capture steps as CUDA graphs and replay them.
+        whole_image_graph: decode the images of a batch as one CUDA graph, whose kernels decide what runs, and
+            tell no progress within it; where driver or GPU cannot, step by step, with one warning.
         verify: also compare the SHA-256 of every engine file.
 
     Raises:
         BackendError: packages or the driver are missing or too old, or the GPU has not enough memory.
         EngineError: no engine for this GPU, or a stale, foreign or damaged one.
+        SettingsError: ``whole_image_graph`` without ``cuda_graphs``.
 
     """
     check_flag("cuda_graphs", cuda_graphs)
+    check_flag("whole_image_graph", whole_image_graph)
     load_packages()
     flavour = tensorrt or built_with(bundle, checked_gpu().arch)
     load_tensorrt(flavour)
     device = open_gpu()
     try:
         engines = TensorRTEngines(bundle, flavour, device, verify=verify)
-        return DeviceLoop(device, engines, bundle, bundle.codebook, graphs=cuda_graphs)
+        return DeviceLoop(
+            device, engines, bundle, bundle.codebook, graphs=cuda_graphs, whole_image=whole_image_graph
+        )
     except BaseException:
         device.close()
         raise

@@ -14,8 +14,10 @@ from dataclasses import dataclass
 from vvs.errors import BackendError
 from vvs.runtime.device.array import DeviceArray
 from vvs.runtime.device.calls import Copy, Program, Signature, signature
-from vvs.runtime.device.interface import Device, DeviceFaultError, Graph, Stream
+from vvs.runtime.device.flow import Graph
+from vvs.runtime.device.interface import Device, DeviceFaultError, Stream
 
+Key = Hashable
 _logger = logging.getLogger("vvs.device")
 
 
@@ -54,27 +56,32 @@ class ProgramRunner:
         self._state = state
         self._compared = compared
         self._backup = backup
-        self._captured: dict[Hashable, _Captured] = {}
+        self._captured: dict[Key, _Captured] = {}
         self._warned = False
-        self._plain: set[Hashable] = set()
+        self._plain: set[Key] = set()
 
     @property
     def graphs(self) -> int:
         """Graphs that are held."""
         return len(self._captured)
 
-    def run(self, key: Hashable, program: Program) -> None:
+    def graph_of(self, key: Key, program: Program) -> Graph | None:
+        """The graph of a program as it is bound now, if it is captured."""
+        captured = self._captured.get(key)
+        return captured.graph if captured is not None and captured.signature == signature(program) else None
+
+    def run(self, key: Key, program: Program) -> None:
         """Queue a program. ``key`` names its kind and shape; the same key means the same program."""
         if self._backup is None or key in self._plain:
             self._launch(program)
             return
-        captured = self._captured.get(key)
-        if captured is not None and captured.signature == signature(program):
-            self._device.replay(self._stream, captured.graph)
+        graph = self.graph_of(key, program)
+        if graph is not None:
+            self._device.replay(self._stream, graph)
             return
-        if captured is not None:
-            del self._captured[key]
-            captured.graph.close()
+        outdated = self._captured.pop(key, None)
+        if outdated is not None:
+            outdated.graph.close()
         self._introduce(key, program, self._backup)
 
     def close(self) -> None:
@@ -87,7 +94,7 @@ class ProgramRunner:
         for call in program:
             self._device.issue(self._stream, call)
 
-    def _introduce(self, key: Hashable, program: Program, backup: DeviceArray) -> None:
+    def _introduce(self, key: Key, program: Program, backup: DeviceArray) -> None:
         """Run a program for the first time: plainly, then again as a graph from the same state."""
         self._device.issue(self._stream, Copy(backup, self._state))
         self._launch(program)
@@ -123,7 +130,7 @@ class ProgramRunner:
             raise _CaptureError(f"its graph has {graph.nodes} nodes, but {len(program)} calls were captured")
         return graph
 
-    def _give_up(self, key: Hashable, error: BackendError) -> None:
+    def _give_up(self, key: Key, error: BackendError) -> None:
         self._plain.add(key)
         if not self._warned:
             self._warned = True

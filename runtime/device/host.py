@@ -8,6 +8,7 @@ faults are errors (:mod:`vvs.runtime.device.host_checks`).
 
 import ctypes
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Protocol, cast
 
 import numpy as np
@@ -16,9 +17,11 @@ from numpy.typing import NDArray
 from vvs.errors import BackendError
 from vvs.runtime.device.arena import ALIGNMENT
 from vvs.runtime.device.array import DeviceArray, host_view
-from vvs.runtime.device.calls import Argument, Call, Copy, Enqueue, Fill, Kernel, Launch, signature
+from vvs.runtime.device.calls import Argument, Call, Condition, Copy, Enqueue, Fill, Kernel, Launch
+from vvs.runtime.device.flow import Flow, Graph
 from vvs.runtime.device.host_checks import Checks
-from vvs.runtime.device.interface import Event, Graph, Pinned, Stream
+from vvs.runtime.device.host_graphs import HostFlow, HostGraph, Work
+from vvs.runtime.device.interface import DeviceFaultError, Event, Pinned, Stream
 
 NAME = "the host stand-in for a GPU"
 DEFAULT_MEMORY = 1 << 32
@@ -54,7 +57,7 @@ class HostStream:
 
     def __init__(self, number: int) -> None:
         self.number = number
-        self.queue: list[Callable[[], None]] = []
+        self.queue: list[Work] = []
         self.issued = 0
         """Pieces of work queued so far."""
         self.done = 0
@@ -69,23 +72,6 @@ class HostEvent:
         self.stream: HostStream | None = None
         self.issued = 0
         self.clock: dict[int, int] = {}
-
-
-class HostGraph:
-    """Captured calls."""
-
-    def __init__(self, calls: tuple[Call, ...]) -> None:
-        self.calls = calls
-        self.captured_as = signature(calls)
-
-    @property
-    def nodes(self) -> int:
-        """Calls; an engine counts one here."""
-        return len(self.calls)
-
-    def close(self) -> None:
-        """Forget the calls."""
-        self.calls = ()
 
 
 class HostPinned:
@@ -228,15 +214,30 @@ class HostDevice:
         """Stop recording."""
         _stream(stream).captured = None
 
+    def why_no_flows(self) -> str:
+        """It can always."""
+        return ""
+
+    def assemble(self, flow: Flow) -> HostFlow:
+        """Make a graph of a flow."""
+        self.called("assemble")
+        return HostFlow(flow)
+
     def replay(self, stream: Stream, graph: Graph) -> None:
-        """Queue a graph's calls."""
+        """Queue a graph's calls, or a flow as one piece of work, all calls of which are checked now."""
         self.called("replay")
-        if not isinstance(graph, HostGraph):
-            raise TypeError(f"{graph!r} is no graph of the host device")
-        self.checks.replay(graph.captured_as, graph.calls)
         queue = _stream(stream)
-        for call in graph.calls:
-            self._queue(queue, self._work(queue, call))
+        match graph:
+            case HostGraph():
+                self.checks.replay(graph.captured_as, graph.calls)
+                for call in graph.calls:
+                    self._queue(queue, self._work(queue, call))
+            case HostFlow():
+                for held in graph.captured:
+                    self.checks.replay(held.captured_as, held.calls)
+                self._queue(queue, graph.prepared(partial(self._work, queue)))
+            case _:
+                raise TypeError(f"{graph!r} is no graph of the host device")
 
     def synchronise(self, waited: Stream | Event) -> None:
         """Run what is queued, up to an event or to the end of a stream."""
@@ -278,11 +279,11 @@ class HostDevice:
         self.checks.allocated(array)
         return array
 
-    def _queue(self, stream: HostStream, work: Callable[[], None]) -> None:
+    def _queue(self, stream: HostStream, work: Work) -> None:
         stream.queue.append(work)
         stream.issued += 1
 
-    def _work(self, stream: HostStream, call: Call) -> Callable[[], None]:
+    def _work(self, stream: HostStream, call: Call) -> Work:
         """Check a call as it is queued; what it returns checks its memory again as it runs."""
         self.checks.issue(stream.number, call)
 
@@ -320,6 +321,8 @@ class HostDevice:
 
 
 def _value(argument: Argument) -> int | float:
+    if isinstance(argument, Condition):
+        raise DeviceFaultError("a kernel that sets a condition was launched outside of a flow")
     return argument.address if isinstance(argument, DeviceArray) else argument
 
 

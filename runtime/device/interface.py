@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from vvs.errors import BackendError
 from vvs.runtime.device.array import DeviceArray
 from vvs.runtime.device.calls import Call, Execution
+from vvs.runtime.device.flow import Flow, Graph
 
 
 class DeviceFaultError(BackendError):
@@ -24,19 +25,6 @@ class Stream(Protocol):
 
 class Event(Protocol):
     """A point in a stream that another stream, or the host, can wait for."""
-
-
-class Graph(Protocol):
-    """Captured calls, ready to be replayed as one."""
-
-    @property
-    def nodes(self) -> int:
-        """Pieces of work it holds; 0 is the silent failure of a capture on the wrong device."""
-        ...
-
-    def close(self) -> None:
-        """Give it back."""
-        ...
 
 
 class Pinned(Protocol):
@@ -128,6 +116,19 @@ class Device(Protocol):
 
     def abort_capture(self, stream: Stream) -> None:
         """Stop recording and forget what was recorded; no error if nothing is being recorded."""
+        ...
+
+    def why_no_flows(self) -> str:
+        """Why no flow can be assembled here; empty if it can. The first call may take seconds."""
+        ...
+
+    def assemble(self, flow: Flow) -> Graph:
+        """Make a graph of a flow of captured graphs; to be asked for only where flows can be assembled.
+
+        Raises:
+            BackendError: the device refuses it.
+
+        """
         ...
 
     def replay(self, stream: Stream, graph: Graph) -> None:

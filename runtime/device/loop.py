@@ -3,12 +3,13 @@
 The kernels decide, as :mod:`vvs.decoding` does on the host and token for token the same. The host queues the
 beats of a step and waits once in it, for the decision; what the step before came to is read with it. So a
 step is told when the next one has been decided, except near the end, where the host looks whether the image
-is complete.
+is complete. Where it is asked for, the host queues all steps at once as one graph and waits for the image
+(:mod:`vvs.runtime.device.whole_image`); then every step is told at its end.
 """
 
 from collections.abc import Generator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from threading import Lock
 from typing import Any
 
@@ -25,34 +26,14 @@ from vvs.geometry import Geometry
 from vvs.runtime.bundle import Bundle
 from vvs.runtime.device.images import ImageDecoder
 from vvs.runtime.device.interface import Device, EngineSet
+from vvs.runtime.device.news import DeviceNews, DeviceStep
 from vvs.runtime.device.run_plan import RunShape
 from vvs.runtime.device.session import DeviceSession, Seen
 from vvs.runtime.device.step_trees import TreeNames
+from vvs.runtime.device.whole_image import WholeImageUse
 from vvs.runtime.kernels.state import Counter, Decision, Phase, encode_settings
-from vvs.statistics import Span, Statistics, StepKind, StepTimes, Stopwatch
+from vvs.statistics import Span, Statistics, StepTimes, Stopwatch
 from vvs.uniforms import Uniforms
-
-KINDS = {Decision.VERIFY: StepKind.VERIFY, Decision.SKIP: StepKind.SKIP}
-
-
-@dataclass(frozen=True, eq=False)
-class DeviceStep:
-    """What one step of one request came to; answers :class:`vvs.step.StepNews`."""
-
-    request: int
-    kind: StepKind
-    accept: int
-    root: int
-    added: IntArray  # [n]
-
-
-@dataclass(frozen=True, eq=False)
-class DeviceNews:
-    """One step of a batch, or its prefill; answers :class:`vvs.step.BatchNews`."""
-
-    known: tuple[int, ...]
-    records: tuple[DeviceStep, ...]
-    times: StepTimes
 
 
 class DeviceLoop:
@@ -64,6 +45,11 @@ class DeviceLoop:
         bundle: what to run.
         codebook: of the bundle's image tokenizer.
         graphs: whether steps are captured once and replayed.
+        whole_image: whether the images of a batch are decoded as one graph, where that is possible, with one
+            warning where it is not. Steps are then told, and a run can be closed, only once it is done.
+
+    Raises:
+        SettingsError: whole images without graphs.
 
     """
 
@@ -75,12 +61,19 @@ class DeviceLoop:
         codebook: Codebook,
         *,
         graphs: bool = True,
+        whole_image: bool = False,
     ) -> None:
+        if whole_image and not graphs:
+            raise SettingsError(
+                "whole_image_graph is set but cuda_graphs is not; the graph of an image is made of captured "
+                "steps, so set both or neither"
+            )
         self._device = device
         self._engines = engines
         self._bundle = bundle
         self._codebook = codebook
         self._graphs = graphs
+        self._whole_image = WholeImageUse(device, wanted=whole_image)
         self._keeping = Lock()
         # The session closed last: most runs follow one of its shape and find its memory and graphs ready.
         self._idle: DeviceSession | None = None
@@ -111,17 +104,25 @@ class DeviceLoop:
         configs: Sequence[GenerationConfig],
         streams: Sequence[Uniforms],
     ) -> None:
-        """Take the memory of a batch and capture every kind of step that it can have."""
+        """Take the memory of a batch and capture every kind of step that it can have, or its whole graph."""
         shape = self._shape(conditioning, configs, streams)
         self._device.use()
         session = self._open(shape)
         try:
             session.begin(conditioning, configs, streams)
-            session.capture_all()
+            self._capture(session)
         except BaseException:
             self._give_up(session, keep=False)
             raise
         self._keep(session)
+
+    def _capture(self, session: DeviceSession) -> None:
+        if self._whole_image.usable:
+            session.capture_image()
+            with self._whole_image.attempt():
+                session.image_graph()
+                return
+        session.capture_all()
 
     def decode_image(self, tokens: IntArray) -> Float32Array:
         """Turn complete token grids ``[R, grid * grid]`` into images ``[R, 3, H, W]`` in [-1, 1]."""
@@ -178,6 +179,9 @@ class DeviceLoop:
         try:
             run = _Run(session, self.geometry.image_tokens)
             yield run.begin(conditioning, configs, streams)
+            if self._whole_image.usable and not run.complete:
+                self._device.use()
+                yield from run.decode(self._whole_image)
             while not run.complete:
                 self._device.use()  # the caller may have moved on to another thread
                 yield from run.step()
@@ -197,7 +201,13 @@ class DeviceLoop:
                 return idle
             idle.close()
         return DeviceSession(
-            self._device, self._engines, self._bundle, self._codebook, shape, graphs=self._graphs
+            self._device,
+            self._engines,
+            self._bundle,
+            self._codebook,
+            shape,
+            graphs=self._graphs,
+            whole=self._whole_image.usable,
         )
 
     def _give_up(self, session: DeviceSession, *, keep: bool) -> None:
@@ -234,7 +244,7 @@ class _Run:
     @property
     def complete(self) -> bool:
         """Whether all images are known."""
-        return bool((self._seen.column(Counter.PHASE) == Phase.COMPLETE).all())
+        return self._seen.complete
 
     def begin(
         self, conditioning: Conditioning, configs: Sequence[GenerationConfig], streams: Sequence[Uniforms]
@@ -265,6 +275,22 @@ class _Run:
             news = self._news(before)
             if news is not None:
                 yield news
+
+    def decode(self, use: WholeImageUse) -> Generator[DeviceNews, None, None]:
+        """Decode to the end as one graph, then tell every step; nothing where that cannot be done."""
+        self._stopwatch.resume()
+        with self._stopwatch.measure(Span.DEVICE):
+            decoded = self._session.decode(use)
+        times = self._lap()
+        for statistics in self.statistics:
+            statistics.count_unseen(times)
+        if decoded is None:
+            return
+        before, self._seen = self._seen.column(Counter.KNOWN), decoded.seen
+        for news in decoded.history.news(before):
+            for record in news.records:
+                self.statistics[record.request].count_step(record.kind, record.accept, news.times)
+            yield news
 
     def finish(self) -> Generation:
         """The finished batch; surplus tokens of the last steps are dropped."""
@@ -303,18 +329,17 @@ class _Run:
             return None
         times = self._lap()
         records = tuple(
-            self._record(request, KINDS[Decision(int(decided[request]))], before)
+            self._record(request, int(decided[request]), before)
             for request in np.flatnonzero(decided != Decision.IDLE).tolist()
         )
         for record in records:
             self.statistics[record.request].count_step(record.kind, record.accept, times)
         return DeviceNews(self._known(), records, times)
 
-    def _record(self, request: int, kind: StepKind, before: Seen) -> DeviceStep:
-        known = self._seen.known[request]
+    def _record(self, request: int, decision: int, before: Seen) -> DeviceStep:
         was, now = (int(seen.counters[request, Counter.KNOWN]) for seen in (before, self._seen))
         accept = int(self._seen.counters[request, Counter.TAKEN])
-        return DeviceStep(request, kind, accept, int(known[was - 1]), known[was:now].astype(np.int64))
+        return DeviceStep.of(request, decision, accept, self._seen.known[request], was, now)
 
     def _known(self) -> tuple[int, ...]:
         return tuple(np.minimum(self._seen.column(Counter.KNOWN), self._image_tokens).tolist())

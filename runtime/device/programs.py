@@ -9,7 +9,7 @@ from functools import cached_property
 
 from vvs.manifest import ENCODE_PROMPT, TARGET, draft_tree_graph
 from vvs.runtime.device.array import DeviceArray, array_bytes
-from vvs.runtime.device.calls import Argument, Call, Copy, Enqueue, Kernel, Launch, Program
+from vvs.runtime.device.calls import Argument, Call, Condition, Copy, Enqueue, Kernel, Launch, Program
 from vvs.runtime.device.interface import Device, EngineSet
 from vvs.runtime.device.run_plan import RunPlan
 from vvs.runtime.device.step_trees import TreeNames
@@ -23,6 +23,8 @@ class ReadBack:
 
     counters: DeviceArray
     known: DeviceArray
+    history: DeviceArray | None
+    """Where images may be decoded as one graph."""
 
 
 class Programs:
@@ -105,14 +107,16 @@ class Programs:
         """
         key = (trees, first, plain, similarity)
         if key not in self._made:
-            calls: list[Call] = []
-            for tree in trees:
-                calls += self._draft(tree, first=first)
-            if plain:
-                calls.append(self._launch(table.PROPOSE_ROOT))
-            if similarity:
-                calls.append(self._launch(table.SIMILARITY))
-            self._made[key] = (*calls, self._launch(table.DECIDE), *self.read)
+            drafts = [call for tree in trees for call in self.draft(tree, first=first)]
+            self._made[key] = (*drafts, *self.decide(plain=plain, similarity=similarity), *self.read)
+        return self._made[key]
+
+    def decide(self, *, plain: bool, similarity: bool) -> Program:
+        """Decide, once all trees are drafted; arguments as in :meth:`propose`."""
+        key = ("decide", plain, similarity)
+        if key not in self._made:
+            before = [table.PROPOSE_ROOT] * plain + [table.SIMILARITY] * similarity
+            self._made[key] = tuple(self._launch(kernel) for kernel in (*before, table.DECIDE))
         return self._made[key]
 
     @cached_property
@@ -133,7 +137,7 @@ class Programs:
                 "rows": T,
             }
             self._made[key] = (
-                self._launch(table.TARGET_INPUTS, inputs, spread=True),
+                self._launch(table.TARGET_INPUTS, inputs, grid=self._spread),
                 self._target(T, embeds),
                 self._launch(table.ACCEPT, {"rows": T, "logits": self._logits(T)}),
                 self._commit_target(T, kept=True),
@@ -148,7 +152,27 @@ class Programs:
             Copy(self._read_back.known, self._arrays["known"]),
         )
 
-    def _draft(self, tree: str, *, first: bool) -> Program:
+    @cached_property
+    def read_history(self) -> Program:
+        """Copy to pinned memory what the host looks at once an image was decoded as one graph."""
+        if self._read_back.history is None:
+            raise ValueError("there is no pinned memory for a history in this session")
+        return (*self.read, Copy(self._read_back.history, self._arrays["history"]))
+
+    def route_draft(self, tree: str, drafts: Condition) -> Launch:
+        """Set whether any request drafts a tree now."""
+        number = self._plan.shape.trees.index(tree)
+        return self._launch(table.ROUTE_DRAFT, {"drafts": drafts, "tree": number}, grid=(1, 1))
+
+    def route_step(self, skips: Condition, verifies: Condition) -> Launch:
+        """Set whether any request skips, and how requests verify: 0 without a chain, 1 with one, 2 not."""
+        return self._launch(table.ROUTE_STEP, {"skips": skips, "verifies": verifies}, grid=(1, 1))
+
+    def end_step(self, running: Condition) -> Launch:
+        """Keep what a step came to, and set whether another one follows."""
+        return self._launch(table.END_STEP, {"running": running}, grid=(1, 1))
+
+    def draft(self, tree: str, *, first: bool) -> Program:
         """One tree's drafting; the first one takes the prompt's features."""
         key = (tree, first)
         if key not in self._drafts:
@@ -251,10 +275,12 @@ class Programs:
             "end_column": int(end),
             "count_column": int(count),
         }
-        return self._launch(table.COMMIT, given, spread=True)
+        return self._launch(table.COMMIT, given, grid=self._spread)
 
-    def _launch(self, kernel: Kernel, given: Mapping[str, Argument] = {}, *, spread: bool = False) -> Launch:
-        """Launch a kernel over all requests; what is not given is the state, or size, of that name."""
+    def _launch(
+        self, kernel: Kernel, given: Mapping[str, Argument] = {}, *, grid: tuple[int, int] | None = None
+    ) -> Launch:
+        """Launch a kernel, one block per request; what is not given is the state, or size, of that name."""
         arguments: list[Argument] = []
         for parameter in kernel.parameters:
             held: Mapping[str, Argument] = self._arrays if parameter.pointer else self._sizes
@@ -262,8 +288,13 @@ class Programs:
             if isinstance(value, DeviceArray) and parameter.dtype == "uint8":
                 value = value.raw  # kernels move bytes of whatever dtype the graphs have
             arguments.append(value)
-        grid = (self._plan.shape.requests, self._device.blocks_per_request if spread else 1)
-        return Launch(kernel, tuple(arguments), grid, self._device.threads_per_block)
+        blocks = grid or (self._plan.shape.requests, 1)
+        return Launch(kernel, tuple(arguments), blocks, self._device.threads_per_block)
+
+    @property
+    def _spread(self) -> tuple[int, int]:
+        """A grid in which blocks share a request's work."""
+        return self._plan.shape.requests, self._device.blocks_per_request
 
     def _enqueue(
         self, graph: str, inputs: Mapping[str, DeviceArray], outputs: Mapping[str, DeviceArray]

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from vvs.errors import BackendError
-from vvs.runtime.device.calls import Kernel, Parameter
+from vvs.runtime.device.calls import CONDITION, Kernel, Parameter
 from vvs.runtime.kernels import cache as compiled
 from vvs.runtime.kernels.sources import checked_source, source
 from vvs.runtime.kernels.table import KERNELS
@@ -27,6 +27,7 @@ _SCALARS: dict[str, Any] = {
     "int64": ctypes.c_int64,
     "float32": ctypes.c_float,
     "float64": ctypes.c_double,
+    CONDITION: ctypes.c_uint64,
 }
 
 

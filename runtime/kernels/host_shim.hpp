@@ -38,6 +38,11 @@ inline void __syncthreads() { pthread_barrier_wait(&block_barriers[barriers_pass
 inline void __syncthreads() {}
 #endif
 
+// A condition's handle is its address here.
+inline void cudaGraphSetConditional(unsigned long long handle, unsigned int value) {
+  *reinterpret_cast<unsigned int*>(handle) = value;
+}
+
 inline unsigned int __float_as_uint(float value) {
   unsigned int bits;
   std::memcpy(&bits, &value, sizeof bits);

@@ -101,11 +101,12 @@ def _record(launch: ThreadedLaunch) -> bytes:
     numbers = (*launch.grid, launch.threads, len(launch.arguments))
     parts = [_number(len(name)), name, *map(_number, numbers)]
     for parameter, argument in zip(launch.kernel.parameters, launch.arguments, strict=True):
+        is_array = isinstance(argument, np.ndarray)  # or a condition, which is passed by its address too
         if isinstance(argument, np.ndarray):
             content = argument.tobytes()
         else:
             content = bytes(scalar(parameter, argument))
-        parts += [_number(len(content)), content, _number(int(parameter.pointer))]
+        parts += [_number(len(content)), content, _number(int(is_array))]
     return b"".join(parts)
 
 

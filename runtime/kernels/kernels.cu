@@ -4,4 +4,5 @@
 #include "commit.cu"
 #include "deciding.cu"
 #include "drafting.cu"
+#include "routing.cu"
 #include "target_inputs.cu"

@@ -5,8 +5,18 @@ from enum import IntEnum
 from functools import cache
 from pathlib import Path
 
-from vvs.runtime.device.calls import Kernel, Parameter
-from vvs.runtime.kernels.state import MAX_NODES, MAX_PATH, Choice, Counter, Decision, Fault, Phase, Real
+from vvs.runtime.device.calls import CONDITION, Kernel, Parameter
+from vvs.runtime.kernels.state import (
+    MAX_NODES,
+    MAX_PATH,
+    Choice,
+    Counter,
+    Decision,
+    Fault,
+    Phase,
+    Real,
+    StepColumn,
+)
 from vvs.runtime.kernels.table import KERNELS
 
 FOLDER = Path(__file__).parent
@@ -19,6 +29,7 @@ C_TYPES = {
     "int64": "long long",
     "float32": "float",
     "float64": "double",
+    CONDITION: "Condition",
 }
 
 _INCLUDE = re.compile(r'^#include "(?P<name>[^"]+)"$')
@@ -51,11 +62,12 @@ def _lines(name: str, included: set[str]) -> list[str]:
 
 
 def _checks() -> str:
-    enums: tuple[type[IntEnum], ...] = (Counter, Phase, Decision, Choice, Real)
+    enums: tuple[type[IntEnum], ...] = (Counter, Phase, Decision, Choice, Real, StepColumn)
     values = {member.name: int(member) for enum in enums for member in enum}
     values |= {f"FAULT_{fault.name}": int(fault) for fault in Fault}
     values |= {"MAX_NODES": MAX_NODES, "MAX_PATH": MAX_PATH}
     values |= {"COUNTERS": len(Counter), "CHOICES": len(Choice), "REALS": len(Real)}
+    values |= {"STEP_COLUMNS": len(StepColumn)}
     return "\n".join(
         [
             '#line 1 "the table of kernels"',

@@ -3,7 +3,14 @@
 
 #ifndef __CUDACC__
 #include "host_shim.hpp"
+#else
+// NVRTC knows its type, but declares it nowhere; the driver links it.
+extern "C" __device__ __cudart_builtin__ void CUDARTAPI
+cudaGraphSetConditional(cudaGraphConditionalHandle handle, unsigned int value);
 #endif
+
+// Of a loop or a branch of a graph, as cudaGraphConditionalHandle.
+using Condition = unsigned long long;
 
 constexpr int MAX_THREADS = 512;
 
@@ -39,6 +46,8 @@ enum Decision { IDLE, VERIFY, SKIP };
 enum Fault { FAULT_NONE, FAULT_LOGITS, FAULT_UNIFORMS, FAULT_TREE };
 enum Choice { RULE, RULE_K, TOP_K, POLICY, INTERVAL, SELECTOR, TRUNCATE, TREE, SKIP_TREE, CHOICES };
 enum Real { TEMPERATURE, TOP_P, BOUND, THRESHOLD, SHARE_OF_SKIPS, PATH_TEMPERATURE, REALS };
+
+enum StepColumn { STEP_DECISION, STEP_TAKEN, STEP_KNOWN, STEP_COLUMNS };
 
 enum Rule { EXACT, LANTERN, LANTERN_PLUS_PLUS };
 enum Policy { NEVER, UNIFORM, DYNAMIC, SHARE };

@@ -105,6 +105,17 @@ class Fault(IntEnum):
     """The drafted tree is none: a node before its parent, a wrong depth, a token outside the vocabulary."""
 
 
+class StepColumn(IntEnum):
+    """Columns of ``history [R, image_tokens, 3]`` int32: what each step of a request came to."""
+
+    STEP_DECISION = 0
+    """A :class:`Decision`."""
+    STEP_TAKEN = 1
+    """As ``TAKEN`` after it."""
+    STEP_KNOWN = 2
+    """As ``KNOWN`` after it."""
+
+
 FAULT_SENTENCES: Mapping[Fault, str] = {
     Fault.LOGITS: "the target returned logits whose maximum is not a finite number",
     Fault.UNIFORMS: "the uniform numbers drawn for a request are used up",
@@ -243,6 +254,7 @@ def state_arrays(sizes: StateSizes) -> Mapping[str, ArraySpec]:
         "probabilities": ArraySpec((R, sizes.vocabulary), "float64"),
         "taken": ArraySpec((R, L), "int32"),
         "kept": ArraySpec((R, sizes.kept_capacity), "int32"),
+        "history": ArraySpec((R, sizes.image_tokens, len(StepColumn)), "int32"),
         "feature_cache": ArraySpec((sizes.guidance, R, sizes.window, sizes.feature_bytes), "uint8"),
     }
 

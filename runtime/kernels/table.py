@@ -3,7 +3,7 @@
 Both compilers check the sources against it. What each kernel does is in the README beside this file.
 """
 
-from vvs.runtime.device.calls import Kernel, Parameter
+from vvs.runtime.device.calls import CONDITION, Kernel, Parameter
 
 
 def reads(name: str, dtype: str) -> Parameter:
@@ -19,6 +19,11 @@ def writes(name: str, dtype: str) -> Parameter:
 def sizes(*names: str) -> tuple[Parameter, ...]:
     """Sizes that do not change from step to step."""
     return tuple(Parameter(name, "int32", pointer=False) for name in names)
+
+
+def conditions(*names: str) -> tuple[Parameter, ...]:
+    """Conditions that the kernel sets."""
+    return tuple(Parameter(name, CONDITION, pointer=False, writes=True) for name in names)
 
 
 COUNTERS = writes("counters", "int32")
@@ -170,6 +175,21 @@ COMMIT = Kernel(
         *sizes("feature_bytes", "window", "kept_capacity", "end_column", "count_column"),
     ),
 )
+ROUTE_DRAFT = Kernel(
+    "vvs_route_draft",
+    (
+        OBSERVED,
+        reads("choices", "int32"),
+        reads("reals", "float64"),
+        *conditions("drafts"),
+        *sizes("requests", "tree"),
+    ),
+)
+ROUTE_STEP = Kernel("vvs_route_step", (OBSERVED, *conditions("skips", "verifies"), *sizes("requests")))
+END_STEP = Kernel(
+    "vvs_end_step",
+    (OBSERVED, writes("history", "int32"), *conditions("running"), *sizes("requests", "image_tokens")),
+)
 
 KERNELS = (
     BEGIN,
@@ -182,4 +202,7 @@ KERNELS = (
     TARGET_INPUTS,
     ACCEPT,
     COMMIT,
+    ROUTE_DRAFT,
+    ROUTE_STEP,
+    END_STEP,
 )

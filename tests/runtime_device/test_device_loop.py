@@ -43,9 +43,16 @@ def host(tiny_bundle: Path) -> Pipeline:
     return Pipeline.from_bundle(tiny_bundle, threads=1)
 
 
-@pytest.fixture(scope="module", params=[True, False], ids=["graphs", "plain"])
+FORMS: dict[str, dict[str, bool]] = {
+    "graphs": {},
+    "plain": {"cuda_graphs": False},
+    "whole image": {"whole_image_graph": True},
+}
+
+
+@pytest.fixture(scope="module", params=FORMS)
 def device(tiny_bundle: Path, request: pytest.FixtureRequest) -> Pipeline:
-    options = {"threads": 1, "check": True, "cuda_graphs": request.param}
+    options = {"threads": 1, "check": True, **FORMS[request.param]}
     return Pipeline.from_bundle(tiny_bundle, "cuda-on-host", **options)
 
 

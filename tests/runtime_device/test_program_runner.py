@@ -11,9 +11,11 @@ from little_device import Doubler, LittleKernels, add, ints
 from vvs.errors import BackendError
 from vvs.runtime.device.arena import Arena, ArenaPlan
 from vvs.runtime.device.calls import Call, Enqueue
+from vvs.runtime.device.flow import Graph
 from vvs.runtime.device.graphs import ProgramRunner
-from vvs.runtime.device.host import HostDevice, HostGraph, HostStream
-from vvs.runtime.device.interface import Graph, Stream
+from vvs.runtime.device.host import HostDevice, HostStream
+from vvs.runtime.device.host_graphs import HostGraph
+from vvs.runtime.device.interface import Stream
 
 
 class Fixture:

@@ -13,6 +13,7 @@ from toy_engine import grow_tree
 from vvs.acceptance import Exact, Lantern, LanternPlusPlus
 from vvs.config import GenerationConfig
 from vvs.runtime.device.calls import Kernel
+from vvs.runtime.device.host_graphs import UNSET
 from vvs.runtime.kernels.host_threads import ThreadedLaunch
 from vvs.runtime.kernels.state import Counter
 from vvs.runtime.kernels.table import (
@@ -21,8 +22,11 @@ from vvs.runtime.kernels.table import (
     COMMIT,
     DECIDE,
     DRAFT_INPUTS,
+    END_STEP,
     PROPOSE,
     PROPOSE_ROOT,
+    ROUTE_DRAFT,
+    ROUTE_STEP,
     SKIP,
     TARGET_INPUTS,
 )
@@ -100,13 +104,21 @@ def prepared(kernel: Kernel) -> tuple[DeviceState, dict[str, Any]]:
             "end_column": int(Counter.TARGET_ROWS),
             "count_column": int(Counter.KEPT),
         },
+        ROUTE_DRAFT.name: {"drafts": condition(), "tree": 0},
+        ROUTE_STEP.name: {"skips": condition(), "verifies": condition()},
+        END_STEP.name: {"running": condition()},
     }
-    if kernel is SKIP:
+    if kernel in (SKIP, ROUTE_STEP, END_STEP):
         state.launch(DECIDE)
     if kernel in (PROPOSE, PROPOSE_ROOT):
         for name in ("tree_tokens", "tree_parents", "tree_depth", "tree_ancestors", "tree_scores", "paths"):
             state[name][...] = 0
     return state, extra.get(kernel.name, {})
+
+
+def condition() -> np.ndarray:
+    """A condition on the host, where its handle is an address."""
+    return np.array([UNSET], np.uint32)
 
 
 def recorded_launch(kernel: Kernel, threads: int) -> ThreadedLaunch:

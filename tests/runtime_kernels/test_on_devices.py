@@ -10,13 +10,16 @@ from prepared_batch import assert_same, recorded_launch
 
 from vvs.errors import BackendError
 from vvs.runtime.device.array import DeviceArray
-from vvs.runtime.device.calls import Kernel, Launch
+from vvs.runtime.device.calls import CONDITION, Kernel, Launch
 from vvs.runtime.device.cuda import CudaDevice, checked_gpu, load_packages
 from vvs.runtime.device.host import HostDevice
 from vvs.runtime.device.interface import Device
 from vvs.runtime.kernels.host import HostKernels
 from vvs.runtime.kernels.nvrtc import compile_cubin
 from vvs.runtime.kernels.table import KERNELS
+
+ALONE = [kernel for kernel in KERNELS if not any(each.dtype == CONDITION for each in kernel.parameters)]
+"""Kernels that can be launched by themselves; those that set conditions want a flow (`test_flow.py`)."""
 
 
 @pytest.fixture(scope="module")
@@ -57,13 +60,13 @@ def run(device: Device, kernel: Kernel, threads: int) -> dict[str, np.ndarray]:
     return written
 
 
-@pytest.mark.parametrize("kernel", KERNELS, ids=lambda kernel: kernel.name)
+@pytest.mark.parametrize("kernel", ALONE, ids=lambda kernel: kernel.name)
 def test_the_host_stand_in(kernel: Kernel) -> None:
     assert_same(kernel, run(HostDevice(HostKernels(), check=True), kernel, 1), rtol=0)
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("threads", [1, 32, 100, 256, 512])
-@pytest.mark.parametrize("kernel", KERNELS, ids=lambda kernel: kernel.name)
+@pytest.mark.parametrize("kernel", ALONE, ids=lambda kernel: kernel.name)
 def test_a_gpu(gpu: CudaDevice, kernel: Kernel, threads: int) -> None:
     assert_same(kernel, run(gpu, kernel, threads), rtol=1e-9)
