@@ -19,7 +19,13 @@ from rich.console import Console
 
 from vvs.benchmarks.environment import bundle_identity, environment
 from vvs.benchmarks.gpu_latency import step_latencies
-from vvs.benchmarks.gpu_parity import Subject, against_recordings, against_the_cpu, graphs_against_launches
+from vvs.benchmarks.gpu_parity import (
+    Subject,
+    against_recordings,
+    against_the_cpu,
+    graphs_against_launches,
+    image_against_steps,
+)
 from vvs.benchmarks.gpu_report import Check, Finding, GpuReport, NotHereError, Status, make
 from vvs.benchmarks.gpu_tests import Selection, find_sanitizer, run_tests, sanitize
 from vvs.benchmarks.gpu_ways import GPU_WAYS, REQUESTS, STAND_IN_WAYS, Way
@@ -100,6 +106,8 @@ def _works(plan: Plan, subject: Subject) -> Iterator[tuple[str, Callable[[float]
         yield f"recorded runs, {way.name}", _of(way, partial(against_recordings, way, plan.recordings))
         graphs = partial(graphs_against_launches, way, subject, timed=timed)
         yield f"graphs against plain launches, {way.name}", _of(way, graphs)
+        whole = partial(image_against_steps, way, subject, timed=timed)
+        yield f"a whole image as one graph, {way.name}", _of(way, whole)
         yield f"step latencies, {way.name}", _of(way, partial(step_latencies, way, subject, timed=timed))
     launches = Selection((on_device,), ("-m", "gpu", "-k", f"{SANITIZED_THREADS}-"))
     for tool in ("memcheck", "racecheck"):

@@ -3,11 +3,12 @@
 import logging
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -123,32 +124,64 @@ def against_recordings(way: Way, folder: Path) -> Finding:
     )
 
 
+class Form(NamedTuple):
+    """A form of the loop that must draw what others draw."""
+
+    name: str
+    phrase: str
+    options: Mapping[str, bool]
+    """Of :meth:`Way.loop`."""
+
+
+PLAIN = Form("plain", "plain launches", {"graphs": False})
+GRAPHS = Form("graphs", "replayed graphs", {})
+WHOLE = Form("whole", "one graph for the image", {"whole_image": True})
+
+
 def graphs_against_launches(way: Way, subject: Subject, *, timed: bool) -> Finding:
     """Replayed graphs must draw what plain launches draw; the ratio of their times, side by side."""
-    if not way.captures:
-        raise NotHereError(f"the engines of {way.name} cannot be part of a graph")
-    bundle, config = subject.bundle, subject.config("vvs")
-    prompts = subject.prompts[:1]
-    tokens: dict[bool, IntArray] = {}
-    seconds: dict[bool, list[float]] = {True: [], False: []}
+    return _side_by_side(way, subject, GRAPHS, PLAIN, timed=timed)
+
+
+def image_against_steps(way: Way, subject: Subject, *, timed: bool) -> Finding:
+    """One graph for a whole image must draw what one for each step draws; the ratio of their times."""
+    _require_captures(way)
+    with way.opened(subject.bundle, subject.models) as (device, _):
+        reason = device.why_no_flows()
+    if reason:
+        raise NotHereError(reason)
+    return _side_by_side(way, subject, WHOLE, GRAPHS, timed=timed)
+
+
+def _side_by_side(way: Way, subject: Subject, form: Form, reference: Form, *, timed: bool) -> Finding:
+    _require_captures(way)
+    bundle, config, prompts = subject.bundle, subject.config("vvs"), subject.prompts[:1]
+    tokens: dict[str, IntArray] = {}
+    seconds: dict[str, float] = {}
     with _warnings() as said:
-        for graphs in (True, False):
-            with way.loop(bundle, subject.models, graphs=graphs) as loop:
-                tokens[graphs], _ = _draw(loop, bundle, prompts, config)  # captures, and warms up
+        for each in (form, reference):
+            with way.loop(bundle, subject.models, **each.options) as loop:
+                tokens[each.name], _ = _draw(loop, bundle, prompts, config)  # captures, and warms up
                 if timed:
-                    seconds[graphs] = [_draw(loop, bundle, prompts, config)[1] for _ in range(REPEATS)]
+                    drawn = [_draw(loop, bundle, prompts, config)[1] for _ in range(REPEATS)]
+                    seconds[each.name] = float(np.median(drawn))
     if said:
-        return Finding(False, f"steps were launched plainly: {said[0]}")
-    if not np.array_equal(tokens[True], tokens[False]):
-        return Finding(False, "replayed graphs draw other tokens than plain launches")
+        return Finding(False, f"it did not run as asked for: {said[0]}")
+    if not np.array_equal(tokens[form.name], tokens[reference.name]):
+        return Finding(False, f"{form.phrase}: other tokens than with {reference.phrase}")
     if not timed:
         return Finding(True, "the same tokens")
-    graphs_time, plain_time = (float(np.median(seconds[graphs])) for graphs in (True, False))
+    ratio = seconds[reference.name] / seconds[form.name]
     return Finding(
         True,
-        f"the same tokens; plain launches take {plain_time / graphs_time:.2f}x the time of graphs",
-        {"graphs_seconds": graphs_time, "plain_seconds": plain_time},
+        f"the same tokens; {reference.phrase} take {ratio:.2f}x the time of {form.phrase}",
+        {f"{name}_seconds": each for name, each in seconds.items()},
     )
+
+
+def _require_captures(way: Way) -> None:
+    if not way.captures:
+        raise NotHereError(f"the engines of {way.name} cannot be part of a graph")
 
 
 def _draw(

@@ -48,11 +48,19 @@ class Way:
             opened.device.close()
 
     @contextmanager
-    def loop(self, bundle: Bundle, models: Models, *, graphs: bool = True) -> Iterator[DeviceLoop]:
+    def loop(
+        self, bundle: Bundle, models: Models, *, graphs: bool = True, whole_image: bool = False
+    ) -> Iterator[DeviceLoop]:
         """The device-resident loop over it, for a while."""
         opened = self.open(bundle, models)
-        captured = graphs and self.captures
-        loop = DeviceLoop(opened.device, opened.engines, bundle, bundle.codebook, graphs=captured)
+        loop = DeviceLoop(
+            opened.device,
+            opened.engines,
+            bundle,
+            bundle.codebook,
+            graphs=graphs and self.captures,
+            whole_image=whole_image,
+        )
         try:
             yield loop
         finally:

@@ -32,7 +32,8 @@ SCALARS: Mapping[str, Any] = {
     "float64": ctypes.c_double,
     CONDITION: ctypes.c_uint64,
 }
-Handles = Mapping[Condition, int]
+Conditions = Mapping[Condition, Any]
+"""As cuda.core made them."""
 
 
 class CudaGraph:
@@ -210,10 +211,10 @@ class CudaDevice:
 
     def assemble(self, flow: Flow) -> CudaGraph:
         """Make a graph of a flow, node by node: nothing is captured."""
-        conditions_of(flow)
+        read = conditions_of(flow)
         with told("assembling a graph"):
             definition = self._core.graph.GraphDefinition()
-            self._append(definition, flow, {})
+            self._append(definition, flow, {each: definition.create_condition(0) for each in read})
             return CudaGraph(definition.instantiate(), definition)
 
     def replay(self, stream: Any, graph: Graph) -> None:
@@ -268,36 +269,30 @@ class CudaDevice:
     def _launch(self, stream: Any, call: Launch) -> None:
         self._core.launch(stream, *self._launchable(call, {}))
 
-    def _launchable(self, call: Launch, handles: Handles) -> tuple[Any, ...]:
+    def _launchable(self, call: Launch, conditions: Conditions) -> tuple[Any, ...]:
         """Configuration, kernel and arguments."""
         config = self._core.LaunchConfig(grid=call.grid, block=call.block, shmem_size=call.shared_bytes)
-        return config, self._kernels[call.kernel.name], *_arguments(call, handles)
+        return config, self._kernels[call.kernel.name], *_arguments(call, conditions)
 
-    def _append(self, definition: Any, flow: Flow, outer: Handles) -> None:
-        """Add a flow's nodes to an empty graph, each behind the one before.
-
-        A condition is made in the graph that holds the node which reads it; kernels further in may set it.
-        """
-        own = [part.condition for part in flow if isinstance(part, If | While | Switch)]
-        made = {condition: definition.create_condition(0) for condition in own}
-        handles = {**outer, **{condition: int(each.handle) for condition, each in made.items()}}
+    def _append(self, definition: Any, flow: Flow, conditions: Conditions) -> None:
+        """Add a flow's nodes to an empty graph, each behind the one before."""
         last = definition
         for part in flow:
             match part:
                 case Launch():
-                    last = last.launch(*self._launchable(part, handles))
+                    last = last.launch(*self._launchable(part, conditions))
                 case Embed():
                     last = last.embed(_own(part.graph).definition)
                 case If():
-                    last = last.if_then(made[part.condition])
-                    self._append(last.then, part.body, handles)
+                    last = last.if_then(conditions[part.condition])
+                    self._append(last.then, part.body, conditions)
                 case While():
-                    last = last.while_loop(made[part.condition])
-                    self._append(last.body, part.body, handles)
+                    last = last.while_loop(conditions[part.condition])
+                    self._append(last.body, part.body, conditions)
                 case Switch():
-                    last = last.switch(made[part.condition], len(part.bodies))
+                    last = last.switch(conditions[part.condition], len(part.bodies))
                     for branch, body in zip(last.branches, part.bodies, strict=True):
-                        self._append(branch, body, handles)
+                        self._append(branch, body, conditions)
 
 
 def load_packages() -> tuple[Any, Any]:
@@ -328,13 +323,15 @@ def _own(graph: Graph) -> CudaGraph:
     return graph
 
 
-def _arguments(call: Launch, handles: Handles) -> list[Any]:
+def _arguments(call: Launch, conditions: Conditions) -> list[Any]:
     """Arguments as the launcher takes them: a Python integer is as wide as a pointer, a ctypes one is not."""
 
     def value(argument: Argument, dtype: str) -> Any:
         if isinstance(argument, DeviceArray):
             return argument.address
-        return SCALARS[dtype](handles[argument] if isinstance(argument, Condition) else argument)
+        if isinstance(argument, Condition):  # its number alone: the graph must not keep what keeps the graph
+            return SCALARS[dtype](int(conditions[argument].handle))
+        return SCALARS[dtype](argument)
 
     return [
         value(argument, parameter.dtype)

@@ -69,6 +69,7 @@ def test_all_checks_on_the_stand_in(
         "the CPU's pictures, cuda-on-host": "passed",
         "recorded runs, cuda-on-host": "passed",
         "graphs against plain launches, cuda-on-host": "passed",
+        "a whole image as one graph, cuda-on-host": "passed",
         "step latencies, cuda-on-host": "passed",
         "memcheck": "skipped",
         "racecheck": "skipped",

@@ -70,7 +70,9 @@ class RecordedEngines(HostEngines):
 class Replay:
     """The loop on a recording's models."""
 
-    def __init__(self, recording: Recording, folder: Path, *, graphs: bool) -> None:
+    def __init__(
+        self, recording: Recording, folder: Path, *, graphs: bool, whole_image: bool = False
+    ) -> None:
         with torch.random.fork_rng():
             torch.manual_seed(0)  # the same image tokenizer every time, so that one export serves all tests
             models = model_set(recording, PUBLISHED_K, PUBLISHED_DEPTH)
@@ -81,7 +83,12 @@ class Replay:
         (self.tree,) = bundle.manifest.trees
         self.engines = RecordedEngines(bundle, session_options(1))
         self.loop = DeviceLoop(
-            HostDevice(HostKernels(), check=True), self.engines, bundle, codebook, graphs=graphs
+            HostDevice(HostKernels(), check=True),
+            self.engines,
+            bundle,
+            codebook,
+            graphs=graphs,
+            whole_image=whole_image,
         )
 
     def run(self, traces: Sequence[Trace]) -> int:

@@ -38,8 +38,9 @@ class Saboteur:
         self.fails_at = call
 
 
-def pipeline_of(bundle: Path, saboteur: Saboteur, *, graphs: bool) -> Pipeline:
+def pipeline_of(bundle: Path, saboteur: Saboteur, *, graphs: bool, whole_image: bool = False) -> Pipeline:
     options = {"threads": 1, "check": True, "cuda_graphs": graphs, "hook": saboteur}
+    options["whole_image_graph"] = whole_image
     return Pipeline.from_bundle(bundle, "cuda-on-host", **options)
 
 
@@ -113,3 +114,36 @@ def test_a_fault_at_the_end_of_a_run_or_while_decoding(tiny_bundle: Path) -> Non
         again = pipeline.generate(PROMPT, "vvs", SEED)
         np.testing.assert_array_equal(again.tokens, expected.tokens)
         np.testing.assert_array_equal(again.pixels, expected.pixels)
+
+
+def test_a_fault_anywhere_while_a_whole_image_is_captured_and_decoded(
+    tiny_bundle: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Every tenth call, and around them all that begin, assemble or replay a graph."""
+    caplog.set_level(logging.ERROR, logger="vvs.device")
+    saboteur = Saboteur()
+    expected = Pipeline.from_bundle(tiny_bundle, threads=1).generate(PROMPT, "vvs", SEED).tokens
+    pipeline = pipeline_of(tiny_bundle, saboteur, graphs=True, whole_image=True)
+    pipeline.generate(PROMPT, "vvs", SEED)
+    loop_of(pipeline).release()
+    saboteur.arm(None)
+    pipeline.generate(PROMPT, "vvs", SEED)
+    calls = list(saboteur.calls)
+    around = {"begin_capture", "assemble", "replay", "end_capture", "synchronise"}
+    places = [place for place, call in enumerate(calls) if place % 10 == 0 or call in around]
+    survived, sentences = set(), []
+    for place in places:
+        pipeline = pipeline_of(tiny_bundle, saboteur, graphs=True, whole_image=True)
+        saboteur.arm(place)
+        try:
+            np.testing.assert_array_equal(pipeline.generate(PROMPT, "vvs", SEED).tokens, expected)
+        except BackendError as error:
+            sentences.append(str(error))
+        else:
+            survived.add(calls[place])
+        saboteur.arm(None)
+        np.testing.assert_array_equal(pipeline.generate(PROMPT, "vvs", SEED).tokens, expected)
+        assert len(device_of(pipeline)._held) == 5  # of a session four, of the image decoder one
+        pipeline._loop.close()
+    assert all(sentence.endswith("failed: injected") for sentence in sentences)
+    assert {"begin_capture", "assemble", "replay"} <= survived

@@ -41,9 +41,16 @@ def host(bundle: Path) -> Pipeline:
     return Pipeline.from_bundle(bundle, threads=1)
 
 
-@pytest.fixture(scope="module", params=[True, False], ids=["graphs", "plain"])
+FORMS: dict[str, dict[str, bool]] = {
+    "graphs": {},
+    "plain": {"cuda_graphs": False},
+    "whole image": {"whole_image_graph": True},
+}
+
+
+@pytest.fixture(scope="module", params=FORMS)
 def device(bundle: Path, request: pytest.FixtureRequest) -> Pipeline:
-    return Pipeline.from_bundle(bundle, "cuda-on-host", threads=1, check=True, cuda_graphs=request.param)
+    return Pipeline.from_bundle(bundle, "cuda-on-host", threads=1, check=True, **FORMS[request.param])
 
 
 @pytest.mark.parametrize("selector", ["random", "sampled", "confident", "sampled:truncate=false"])
@@ -69,6 +76,22 @@ def test_batches_mix_trees_and_plans(host: Pipeline, device: Pipeline) -> None:
     prompts = [PROMPTS[i % 3] for i in range(4)]
     ours, theirs = (pipeline.generate(prompts, configs, 7) for pipeline in (device, host))
     np.testing.assert_array_equal(ours.tokens, theirs.tokens)
+
+
+def test_a_whole_image_drafts_only_what_a_step_wants(bundle: Path, host: Pipeline) -> None:
+    calls: list[str] = []
+    options = {"threads": 1, "check": True, "hook": calls.append, "whole_image_graph": True}
+    pipeline = Pipeline.from_bundle(bundle, "cuda-on-host", **options)
+    config = pipeline.configure("vvs", tree="narrow", skip_tree="wide", policy="uniform:2")
+    pipeline.warm_up(PROMPTS[0], config)
+    calls.clear()
+    drawn = pipeline.generate(PROMPTS[0], config, 3)
+    (statistics,) = drawn.statistics
+    np.testing.assert_array_equal(drawn.tokens, host.generate(PROMPTS[0], config, 3).tokens)
+    # A device knows how many tokens are emitted, so that a lone request drafts one tree a step.
+    assert calls.count("run draft_tree.narrow") + calls.count("run draft_tree.wide") == statistics.steps
+    assert calls.count("run vvs_skip") == statistics.skips > 0
+    assert calls.count("run vvs_accept") == statistics.forward_passes - 1
 
 
 def test_warming_up_captures_the_steps_of_both_trees(bundle: Path, host: Pipeline) -> None:

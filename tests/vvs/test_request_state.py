@@ -111,6 +111,16 @@ def test_statistics_count_each_kind_of_step_apart() -> None:
     }
 
 
+def test_steps_that_nobody_timed_have_no_seconds() -> None:
+    statistics = Statistics(image_tokens=12)
+    statistics.count_unseen(times(1.0, 0.75))
+    statistics.count_step(StepKind.VERIFY, 2, None)
+    statistics.count_step(StepKind.SKIP, 3, None)
+    assert (statistics.steps, statistics.skips, statistics.untimed_steps) == (2, 1, 2)
+    assert sum(statistics.seconds.values()) == 1
+    assert statistics.to_dict()["step_seconds"] is statistics.to_dict()["outside_engines"] is None
+
+
 def test_a_stopwatch_leaves_out_the_time_between_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = iter([0.0, 100.0, 101.0, 103.0, 104.0, 200.0, 201.0])
     monkeypatch.setattr("vvs.statistics.perf_counter", lambda: next(clock))
