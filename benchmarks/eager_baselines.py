@@ -23,7 +23,7 @@ from vvs.export.layers import Rows, prompt_visibility, visibility_bias
 from vvs.export.llamagen import Target
 from vvs.export.model_set import ModelSet
 from vvs.selection import RandomPath
-from vvs.skipping import EMITTED_BEFORE_FIRST_SKIP, Never, Uniform
+from vvs.skipping import EMITTED_BEFORE_FIRST_SKIP, Never, PlannedPolicy
 from vvs.statistics import Statistics, StepKind, StepTimes
 
 Encode = Callable[[str], Conditioning]
@@ -178,14 +178,14 @@ class EagerVVS:
     Args:
         models: a model set with the configuration's tree.
         encode: turns a prompt into the prompt encoder's inputs.
-        config: the exact rule, and uniform skipping or none.
+        config: the exact rule, and a policy that skips by a step's number, or never.
 
     """
 
     def __init__(self, models: ModelSet, encode: Encode, config: GenerationConfig) -> None:
         _require(config)
-        if config.tree is None or not isinstance(config.skipping, Never | Uniform):
-            raise SettingsError("the eager VVS baseline needs a tree, and skips uniformly or never")
+        if config.tree is None or not isinstance(config.skipping, Never | PlannedPolicy):
+            raise SettingsError("the eager VVS baseline needs a tree, and skips by a step's number or never")
         if config.skip_tree is not None or config.selector != RandomPath() or config.acceptance != Exact():
             raise SettingsError(
                 "the eager VVS baseline knows the exact rule, one tree and the path selector random only"
@@ -276,7 +276,7 @@ class _Growing:
         """Draft, then verify or skip."""
         tree = self._draft()
         skipping = self.config.skipping
-        wants = isinstance(skipping, Uniform) and self.statistics.steps % skipping.interval == 1
+        wants = isinstance(skipping, PlannedPolicy) and skipping.plans(self.statistics.steps)
         enough = len(self.tokens) - 1 > EMITTED_BEFORE_FIRST_SKIP
         if not (wants and enough and self._skip(tree)):
             self._verify(tree)

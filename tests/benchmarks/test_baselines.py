@@ -24,7 +24,7 @@ from vvs.runtime.bundle import Bundle
 from vvs.runtime.pipeline import Pipeline
 from vvs.runtime.prompts import encode
 from vvs.sampling import Sampling
-from vvs.skipping import Dynamic, Never, Uniform
+from vvs.skipping import Dynamic, Never, Share, Uniform
 from vvs.tree_shape import TreeShape
 from vvs.uniforms import UniformStream
 
@@ -65,7 +65,7 @@ def test_ar_decodes_the_same_tokens(models: ModelSet, tiny_bundle: Path, compile
     assert statistics.forward_passes == passes == len(tokens)
 
 
-@pytest.mark.parametrize("policy", [Never(), Uniform(2), Uniform(3)])
+@pytest.mark.parametrize("policy", [Never(), Uniform(2), Uniform(3), Share(0.667)])
 def test_vvs_takes_the_same_steps(models: ModelSet, tiny_bundle: Path, policy: SkipPolicy) -> None:
     config = GenerationConfig(sampling=LIKELIEST, cfg_scale=2.0, tree=CHAIN, skipping=policy)
     runner = EagerVVS(models, lambda prompt: conditioning(tiny_bundle, prompt), config)
@@ -95,7 +95,7 @@ def test_what_the_baselines_cannot_do(models: ModelSet) -> None:
 
     with pytest.raises(SettingsError, match="temperature and top-k only"):
         EagerAR(models, nothing, GenerationConfig(sampling=Sampling(top_p=0.5)))
-    with pytest.raises(SettingsError, match="skips uniformly or never"):
+    with pytest.raises(SettingsError, match="skips by a step.s number or never"):
         EagerVVS(models, nothing, GenerationConfig(tree=CHAIN, skipping=Dynamic()))
     wider = GenerationConfig(tree=CHAIN, skipping=Uniform(2), skip_tree=CHAIN)
     with pytest.raises(SettingsError, match="one tree and the path selector random only"):
