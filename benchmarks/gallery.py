@@ -6,7 +6,6 @@ settings, prompts, seed, version. A picture is drawn again only if one of these 
 
 import hashlib
 import json
-import os
 import zipfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
@@ -20,6 +19,7 @@ from vvs.arrays import Float64Array, IntArray
 from vvs.benchmarks.contender import Contender
 from vvs.benchmarks.environment import bundle_identity
 from vvs.runtime.pipeline import GeneratedImage, Pipeline
+from vvs.runtime.whole_file import whole_file
 from vvs.statistics import StepKind
 
 TOGETHER = 48
@@ -118,12 +118,5 @@ def _read(path: Path) -> Drawn | None:
 
 
 def _write(path: Path, drawn: Drawn) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        with temporary.open("wb") as file:
-            np.savez_compressed(file, **vars(drawn))
-        temporary.replace(path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
+    with whole_file(path) as temporary, temporary.open("wb") as file:
+        np.savez_compressed(file, **vars(drawn))

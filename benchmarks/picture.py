@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vvs.errors import SettingsError
+from vvs.runtime.whole_file import whole_file
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -26,8 +27,6 @@ def new_picture(inches: tuple[float, float] = INCHES) -> "Figure":
 
 def save_picture(figure: "Figure", path: Path) -> Path:
     """Write a PNG under a temporary name and rename it."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}")
-    figure.savefig(temporary, dpi=DOTS_PER_INCH, format="png")
-    temporary.replace(path)
+    with whole_file(path) as temporary:
+        figure.savefig(temporary, dpi=DOTS_PER_INCH, format="png")
     return path

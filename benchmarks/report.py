@@ -1,13 +1,14 @@
 """Report: rows of figures as a terminal table, as Markdown, and as files written whole or not at all."""
 
 import json
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
+
+from vvs.runtime.whole_file import whole_file
 
 Rows = Sequence[Mapping[str, str]]
 """Cells by column heading; every row has the same headings."""
@@ -36,10 +37,8 @@ def markdown(rows: Rows) -> str:
 
 def write_text(path: Path, text: str) -> None:
     """Write a text file under a temporary name and rename it."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    temporary.write_text(text)
-    temporary.replace(path)
+    with whole_file(path) as temporary:
+        temporary.write_text(text)
 
 
 def write_json(path: Path, data: Any) -> None:

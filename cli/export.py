@@ -43,9 +43,9 @@ def export(
     from rich.console import Console
 
     from vvs.export.bundle import export_bundle
-    from vvs.export.footprint import require_memory
     from vvs.export.plan import memory, random_note, show_plan
     from vvs.export.recipe import load_recipe
+    from vvs.export.resources import require_memory
     from vvs.runtime.prompts import Prompted, encode_each
 
     path = find_recipe(recipe)

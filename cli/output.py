@@ -7,6 +7,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from vvs.runtime.whole_file import whole_file
+
 STDOUT = "-"
 
 
@@ -17,14 +19,8 @@ def write_json(data: Any, to: str = STDOUT) -> None:
         sys.stdout.write(text)
         sys.stdout.flush()
         return
-    path = Path(to)
-    temporary = path.with_name(f".{path.name}.tmp")
-    try:
+    with whole_file(Path(to)) as temporary:
         temporary.write_text(text, encoding="utf-8")
-        temporary.replace(path)
-    except OSError:
-        temporary.unlink(missing_ok=True)
-        raise
 
 
 def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:

@@ -9,12 +9,9 @@ import dataclasses
 import hashlib
 import json
 import os
-import shutil
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
@@ -29,13 +26,14 @@ from vvs.codebook import nearest_codes
 from vvs.engine import Conditioning
 from vvs.errors import BundleError, ExportError
 from vvs.export.compact import compact_drafter, compact_target
-from vvs.export.footprint import MOST_NEIGHBOURS, footprint_of, require_disk
+from vvs.export.footprint import MOST_NEIGHBOURS, footprint_of
 from vvs.export.graphs import DecodeImageGraph, DraftTreeGraph, EncodePromptGraph, Graph, TargetGraph
 from vvs.export.model_set import ModelSet
 from vvs.export.onnx_export import GraphWriter, trace
 from vvs.export.overflow import keep_overflowing
 from vvs.export.parity import compare, print_parity, require_parity
 from vvs.export.precision import FP32, Numerics
+from vvs.export.resources import require_disk
 from vvs.export.rounding import in_dtypes, with_rounded_products
 from vvs.manifest import (
     CODEBOOK_LATENTS,
@@ -49,6 +47,7 @@ from vvs.manifest import (
     Manifest,
     ParityReport,
 )
+from vvs.runtime.whole_file import whole_folder
 
 GRAPH_SOURCES = (
     "compact", "draft_tree", "drafter", "graphs", "int8", "layers", "llamagen", "nucleus", "onnx_export",
@@ -184,28 +183,6 @@ def _manifest(
     )
 
 
-@contextmanager
-def _replacing(path: Path) -> Iterator[Path]:
-    """A temporary folder that takes the place of ``path`` at the end, or vanishes if anything goes wrong."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = Path(tempfile.mkdtemp(prefix=f".{path.name}.", suffix=".part", dir=path.parent))
-    old = temporary.with_suffix(".old")
-    try:
-        temporary.chmod(0o755)
-        yield temporary
-        if path.exists():
-            path.rename(old)
-        try:
-            temporary.rename(path)
-        except OSError:
-            if old.exists():
-                old.rename(path)
-            raise
-    finally:
-        for leftover in (temporary, old):
-            shutil.rmtree(leftover, ignore_errors=True)
-
-
 def _build(
     models: ModelSet, numerics: Numerics, folder: Path, source: str, step: Callable[[str], Any]
 ) -> Parity:
@@ -274,10 +251,10 @@ def export_bundle(
         console.print(f"{place} is up to date, nothing to do")
         parity = {name: spec.parity for name, spec in existing.graphs.items()}
         return ExportOutcome(place, True, time.perf_counter() - started, parity)
-    require_disk(footprint_of(models, numerics.name).total, place)
+    require_disk("the bundle", footprint_of(models, numerics.name).total, place)
     numerics = keep_overflowing(models, numerics, prompts, console)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=console) as progress, _replacing(place) as folder:
+    with Progress(*columns, console=console) as progress, whole_folder(place) as folder:
         task = progress.add_task("starting", total=2 * (3 + len(models.trees)) + 1)
         done = iter(range(10**6))
         parity = _build(

@@ -3,16 +3,11 @@
 Nothing is built for it. Sizes are those of the weights (graphs themselves are small); memory is an estimate.
 """
 
-import math
-import shutil
-from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 from torch import nn
 
-from vvs.errors import ExportError
 from vvs.export.drafter import Drafter, DrafterConfig
 from vvs.export.llamagen import Target, TargetConfig
 from vvs.export.model_set import ModelSet
@@ -28,7 +23,6 @@ BASE_MEMORY = 1_200_000_000
 """Of Python, PyTorch and the tracer, as measured."""
 RUN_BYTES = 4
 """What ONNX Runtime holds per parameter of a graph on a CPU while it is compared: float32, packed anew."""
-MEMORY_INFO = Path("/proc/meminfo")
 
 
 def parameters(module: nn.Module | None) -> int:
@@ -127,43 +121,3 @@ def footprint_of(models: ModelSet, precision: str) -> Footprint:
         len(models.trees),
         precision,
     )
-
-
-def require_disk(total: int, place: Path) -> None:
-    """Raise ExportError unless ``total`` bytes are free where the bundle will lie."""
-    existing = next(parent for parent in (place, *place.absolute().parents) if parent.exists())
-    free = shutil.disk_usage(existing).free
-    if free < total:
-        raise ExportError(
-            f"the bundle will take {in_bytes(total)}, but only {in_bytes(free)} are free at {existing}; "
-            "choose another place"
-        )
-
-
-def available_memory() -> float:
-    """Bytes that processes can still get, swap included; infinite where the system does not tell."""
-    try:
-        lines = MEMORY_INFO.read_text().splitlines()
-    except OSError:
-        return math.inf
-    sizes = {name: int(rest.split()[0]) * 1024 for name, rest in (line.split(":", 1) for line in lines)}
-    return sizes.get("MemAvailable", math.inf) + sizes.get("SwapFree", 0)
-
-
-def require_memory(needed: int) -> None:
-    """Raise ExportError unless about ``needed`` bytes of memory are available."""
-    available = available_memory()
-    if available < needed:
-        raise ExportError(
-            f"exporting takes about {in_bytes(needed)} of memory, "
-            f"but only {in_bytes(int(available))} are available; --ignore-memory tries it all the same"
-        )
-
-
-UNITS: Sequence[str] = ("bytes", "kB", "MB", "GB")
-
-
-def in_bytes(count: int) -> str:
-    """A number of bytes for people to read, such as ``1.55 GB``."""
-    power = min(len(str(count)) - 1, 3 * (len(UNITS) - 1)) // 3 if count else 0
-    return f"{count} bytes" if power == 0 else f"{count / 1000**power:.3g} {UNITS[power]}"

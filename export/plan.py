@@ -7,10 +7,11 @@ from rich.console import Console
 from rich.table import Table
 
 from vvs.export.drafter import Drafter, DrafterConfig
-from vvs.export.footprint import Footprint, in_bytes, parameters
+from vvs.export.footprint import Footprint, parameters
 from vvs.export.layouts import Checkpoint
 from vvs.export.llamagen import ClassConditioning, Target, TargetConfig
 from vvs.export.precision import TORCH_DTYPES
+from vvs.export.resources import in_bytes
 from vvs.export.survey import Survey, without_memory
 from vvs.export.t5 import T5Config, T5Encoder
 from vvs.export.vq import VQConfig, VQTokenizer

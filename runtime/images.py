@@ -4,7 +4,6 @@ A file appears under its name only when it is complete.
 """
 
 import json
-import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from vvs.errors import SettingsError, VvsError
 from vvs.manifest import Manifest
 from vvs.runtime.pipeline import GeneratedImage, Pixels
 from vvs.runtime.prompts import Prompt, label
+from vvs.runtime.whole_file import whole_file
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -74,13 +74,8 @@ def save_png(path: Path, pixels: Pixels, metadata: PngMetadata | None = None) ->
     info = PngInfo()
     for key, value in vars(metadata).items() if metadata else ():
         info.add_itxt(PREFIX + key, json.dumps(value))
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
+    with whole_file(path) as temporary:
         Image.fromarray(pixels).save(temporary, format="PNG", pnginfo=info)
-        temporary.replace(path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
 
 
 def read_metadata(path: Path) -> PngMetadata:

@@ -15,6 +15,7 @@ from typing import Any
 
 from vvs.errors import SettingsError
 from vvs.observing import SpanObserver, observed
+from vvs.runtime.whole_file import whole_file
 
 MICRO = 1e6
 NVTX_DOMAIN = "vvs"
@@ -46,10 +47,8 @@ class ChromeTrace:
 
     def write(self, path: Path) -> None:
         """Write the file whole or not at all."""
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-        temporary.write_text(json.dumps({"traceEvents": self.events, "displayTimeUnit": "ms"}))
-        temporary.replace(path)
+        with whole_file(path) as temporary:
+            temporary.write_text(json.dumps({"traceEvents": self.events, "displayTimeUnit": "ms"}))
 
 
 class NvtxRanges:

@@ -12,6 +12,7 @@ from vvs.manifest import MANIFEST_FILE
 from vvs.runtime.bundle import Bundle, read_manifest
 from vvs.runtime.cpus import processor, usable_cpus
 from vvs.runtime.cuda_driver import find_driver
+from vvs.runtime.whole_file import whole_file
 
 GPU_BACKENDS = ("cuda", "onnxruntime-cuda")
 
@@ -43,6 +44,5 @@ def write_defaults(bundle: Bundle, device: str, settings: Mapping[str, Any]) -> 
     """
     manifest = read_manifest(bundle.path)
     changed = replace(manifest, device_defaults={**manifest.device_defaults, device: dict(settings)})
-    temporary = bundle.path / f".{MANIFEST_FILE}.tmp"
-    temporary.write_text(json.dumps(changed.to_dict(), indent=1) + "\n", encoding="utf-8")
-    temporary.replace(bundle.path / MANIFEST_FILE)
+    with whole_file(bundle.path / MANIFEST_FILE) as temporary:
+        temporary.write_text(json.dumps(changed.to_dict(), indent=1) + "\n", encoding="utf-8")

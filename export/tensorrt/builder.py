@@ -14,6 +14,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from vvs.engine_record import EngineIdentity, EngineRecord, Profile, identity_differences
 from vvs.errors import BackendError, EngineError, ExportError
+from vvs.export.resources import require_disk
 from vvs.export.tensorrt.graph_source import GraphSource, read_graph
 from vvs.export.tensorrt.identity import contract_of, identity_of
 from vvs.export.tensorrt.layers import engine_layers, parsed_layers
@@ -23,12 +24,12 @@ from vvs.export.tensorrt.profiles import profiles_of
 from vvs.export.tensorrt.progress import Phases, cancel_on_interrupt, make_monitor
 from vvs.export.tensorrt.settings import BuildSettings
 from vvs.export.tensorrt.timing_cache import cache_path, keep_cache, use_cache
-from vvs.export.tensorrt.whole_file import whole_file
 from vvs.runtime.bundle import Bundle, sha256_of
 from vvs.runtime.cuda_driver import Driver, find_driver
 from vvs.runtime.engine_file import engine_file, read_record, record_file, require_intact
 from vvs.runtime.tensorrt_log import make_logger
 from vvs.runtime.tensorrt_package import TensorRT, load_tensorrt
+from vvs.runtime.whole_file import whole_file
 
 LAYERS_SUFFIX = ".layers.json"
 
@@ -68,7 +69,7 @@ def build_engines(
     Raises:
         SettingsError: a flag, shape, graph or architecture that cannot work.
         BackendError: TensorRT is not installed, or finds no GPU where it needs one.
-        ExportError: a graph that TensorRT cannot build.
+        ExportError: a graph that TensorRT cannot build, or weights that the disk has no room for.
         KeyboardInterrupt: after Ctrl-C, once TensorRT has stopped; finished engines are kept.
 
     """
@@ -83,12 +84,12 @@ def build_engines(
     weights = {g: source.weight_bytes for g, source in sources.items()}
     print_memory_plan(console, plan_memory(bundle.manifest, profiles, weights))
     workshop = _Workshop(bundle, settings, package, driver, console)
-    outcomes: list[EngineOutcome] = []
+    jobs = {g: [workshop.job(g, arch, profiles[g]) for arch in arches] for g in graphs}
+    if not settings.flags.strip_weights:
+        needed = sum(weights[g] * sum(bool(job.reason) for job in jobs[g]) for g in graphs)
+        require_disk("the engines", needed, bundle.path)
     with workshop.bar():
-        for graph in graphs:
-            jobs = [workshop.job(graph, arch, profiles[graph]) for arch in arches]
-            outcomes += workshop.build(sources[graph], jobs)
-    return outcomes
+        return [outcome for g in graphs for outcome in workshop.build(sources[g], jobs[g])]
 
 
 def _require_flags(settings: BuildSettings, package: TensorRT, driver: Driver | None) -> None:

@@ -18,7 +18,6 @@ from vvs.engine_record import EngineIdentity, EngineRecord, identity_differences
 from vvs.errors import EngineError, ExportError, SettingsError
 from vvs.export.tensorrt.graph_source import GraphSource, read_graph
 from vvs.export.tensorrt.identity import contract_of
-from vvs.export.tensorrt.whole_file import whole_file
 from vvs.runtime.bundle import Bundle, sha256_of
 from vvs.runtime.cuda_driver import find_driver
 from vvs.runtime.engine_file import (
@@ -32,6 +31,7 @@ from vvs.runtime.engine_file import (
 from vvs.runtime.tensorrt_loader import architecture, open_plan, wanted_by
 from vvs.runtime.tensorrt_log import Messages, make_logger
 from vvs.runtime.tensorrt_package import TensorRT, load_tensorrt
+from vvs.runtime.whole_file import whole_file
 
 REFIT, STRIPPED = "refit", "strip-weights"
 

@@ -6,12 +6,12 @@ becomes ``trt.tensorrt-10.13.3.9.sm_89.cache``. A cache that cannot be used only
 
 import warnings
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from vvs.runtime.tensorrt_log import Messages, plain
 from vvs.runtime.tensorrt_package import TensorRT
+from vvs.runtime.whole_file import whole_file
 
 Warn = Callable[[str], None]
 
@@ -55,13 +55,8 @@ def keep_cache(file: Path, config: Any, warn: Warn) -> None:
         content = cache.serialize() if cache is not None else None
     if content is None:
         return
-    temporary = file.with_name(f".{file.name}.part")
     try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        with temporary.open("wb") as stream:
+        with whole_file(file) as temporary, temporary.open("wb") as stream:
             stream.write(content)
-        temporary.replace(file)
     except OSError as error:
         warn(f"the timing cache {file} cannot be written ({error.strerror})")
-        with suppress(OSError):
-            temporary.unlink()

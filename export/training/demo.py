@@ -4,7 +4,6 @@ Every part starts from the weights of the parts before it, so a stage can be tra
 """
 
 import json
-import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,6 +28,7 @@ from vvs.export.training.vq_stage import VQStage
 from vvs.export.training.weights import load_weights, save_weights
 from vvs.export.vq import VQConfig, VQTokenizer
 from vvs.geometry import Geometry
+from vvs.runtime.whole_file import whole_file
 
 CODES = 512
 CODE_DIM = 8
@@ -123,9 +123,8 @@ class DemoTraining:
             figures[name] = {"steps": steps} | self.stages()[name]()
             shown = ", ".join(f"{key} {value:.4g}" for key, value in figures[name].items())
             self.console.print(f"{name}: held out: {shown}", highlight=False)
-            temporary = report.with_suffix(".tmp")
-            temporary.write_text(json.dumps(figures, indent=2) + "\n")
-            os.replace(temporary, report)  # noqa: PTH105 - the same call
+            with whole_file(report) as temporary:
+                temporary.write_text(json.dumps(figures, indent=2) + "\n")
 
     @property
     def _report(self) -> Path:

@@ -5,7 +5,6 @@ Features are computed by the target step by step and not kept: a 512-pixel pictu
 """
 
 import json
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +25,7 @@ from vvs.export.training.drafter_stage import DrafterStage, FeatureMix
 from vvs.export.training.token_examples import TokenExamples
 from vvs.export.training.trainer import TrainSettings, train
 from vvs.export.training.weights import save_weights
+from vvs.runtime.whole_file import whole_file
 from vvs.sampling import Sampling
 from vvs.skipping import Never, Uniform
 from vvs.statistics import Statistics, StepKind
@@ -148,7 +148,5 @@ def _lengths(statistics: tuple[Statistics, ...]) -> dict[str, float]:
 
 
 def _write_json(path: Path, data: Mapping[str, Any]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_suffix(".tmp")
-    temporary.write_text(json.dumps(data, indent=2) + "\n")
-    os.replace(temporary, path)  # noqa: PTH105 - the same call
+    with whole_file(path) as temporary:
+        temporary.write_text(json.dumps(data, indent=2) + "\n")

@@ -1,6 +1,5 @@
 """TokenExamples: image tokens and prompts in memory, drawn from at random, and the file they are kept in."""
 
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from vvs.errors import SettingsError
 from vvs.export.training.examples import Examples
 from vvs.geometry import Geometry
 from vvs.manifest import TensorSpec
+from vvs.runtime.whole_file import whole_file
 
 TOKENS = "tokens"
 
@@ -97,11 +97,9 @@ class TokenExamples:
 
     def save(self, path: Path) -> None:
         """Write an ``.npz`` that :func:`load_examples` reads, whole or not at all."""
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = path.with_name(f".{path.stem}.tmp.npz")
         arrays: dict[str, Any] = {TOKENS: self._tokens, **self.conditioning}
-        np.savez(temporary, **arrays)
-        os.replace(temporary, path)  # noqa: PTH105 - the same call
+        with whole_file(path) as temporary, temporary.open("wb") as file:
+            np.savez(file, **arrays)
 
 
 def load_examples(path: Path, inputs: Sequence[TensorSpec], geometry: Geometry) -> TokenExamples:

@@ -5,7 +5,6 @@ numbers of step i depend on the seed and i alone, so an interrupted run goes on 
 """
 
 import math
-import os
 import struct
 import time
 from collections.abc import Mapping
@@ -21,6 +20,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from torch import Tensor, nn
 
 from vvs.errors import SettingsError, VvsError
+from vvs.runtime.whole_file import whole_file
 
 
 @dataclass(frozen=True)
@@ -95,16 +95,14 @@ class _Run:
 
     def save(self) -> None:
         """Write the whole state under a temporary name, then rename it."""
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = self.path.with_suffix(".tmp")
         state = {
             "step": self.step,
             "module": self.stage.module.state_dict(),
             "optimizer": self.optimizer.state_dict(),
             "average": self.average,
         }
-        torch.save(state, temporary)
-        os.replace(temporary, self.path)  # noqa: PTH105 - Path.replace is the same call
+        with whole_file(self.path) as temporary:
+            torch.save(state, temporary)
 
     def resume(self) -> bool:
         """Load an interrupted run, if there is one."""

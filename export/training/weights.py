@@ -1,6 +1,5 @@
 """Half-precision safetensors files of the demo model's parts, written whole or not at all."""
 
-import os
 from pathlib import Path
 
 import torch
@@ -9,14 +8,13 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from vvs.errors import CheckpointError
+from vvs.runtime.whole_file import whole_file
 
 
 def save_weights(module: nn.Module, path: Path) -> None:
     """Write the module's tensors, floats as fp16, under a temporary name and rename."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.tmp")
-    save_file({name: _half(value) for name, value in module.state_dict().items()}, temporary)
-    os.replace(temporary, path)  # noqa: PTH105 - the same call
+    with whole_file(path) as temporary:
+        save_file({name: _half(value) for name, value in module.state_dict().items()}, temporary)
 
 
 def _half(value: Tensor) -> Tensor:

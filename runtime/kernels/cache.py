@@ -2,7 +2,6 @@
 
 import hashlib
 import os
-import tempfile
 from pathlib import Path
 
 
@@ -18,21 +17,3 @@ def key(*parts: str) -> str:
     for part in parts:
         digest.update(f"{len(part)}:{part}".encode())
     return digest.hexdigest()[:20]
-
-
-def temporary_beside(path: Path) -> Path:
-    """A new empty file beside ``path``, whose folder is made, to be filled and renamed to it."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(prefix=f".{path.stem}-", suffix=path.suffix, dir=path.parent)
-    os.close(handle)
-    return Path(name)
-
-
-def keep(path: Path, content: bytes) -> None:
-    """Write a file under a temporary name and rename it."""
-    temporary = temporary_beside(path)
-    try:
-        temporary.write_bytes(content)
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)

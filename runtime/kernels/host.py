@@ -16,6 +16,7 @@ from vvs.runtime.device.calls import CONDITION, Kernel, Parameter
 from vvs.runtime.kernels import cache as compiled
 from vvs.runtime.kernels.sources import checked_source, source
 from vvs.runtime.kernels.table import KERNELS
+from vvs.runtime.whole_file import whole_file
 
 COMPILERS = ("g++", "clang++", "c++")
 OPTIONS = ("-std=c++17", "-O2", "-ffp-contract=off", "-fno-strict-aliasing")
@@ -95,17 +96,13 @@ def built(text: str, suffix: str, options: tuple[str, ...], defines: tuple[str, 
     if path.exists():
         return path
     try:
-        temporary = compiled.temporary_beside(path)
+        with whole_file(path) as temporary:
+            _compile(compiler, text, flags, temporary)
     except OSError as error:
         raise BackendError(
             f"kernels compiled for the host cannot be kept in {path.parent} ({error.strerror}); "
             "set XDG_CACHE_HOME to a folder that can be written"
         ) from error
-    try:
-        _compile(compiler, text, flags, temporary)
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
     return path
 
 

@@ -14,6 +14,7 @@ from vvs.errors import BackendError
 from vvs.runtime.kernels import cache
 from vvs.runtime.kernels.sources import ENTRY, checked_source
 from vvs.runtime.kernels.table import KERNELS
+from vvs.runtime.whole_file import whole_file
 
 OPTIONS = ("--std=c++17", "--fmad=false", "--ptxas-options=-v")
 INSTALL = "pip install 'vvs-toolkit[cuda]'"
@@ -70,8 +71,9 @@ def compile_cubin(arch: str) -> Cubin:
         return Cubin(arch, code.read_bytes(), report.read_text(encoding="utf-8"))
     cubin = _compile(nvrtc, arch)
     with suppress(OSError):
-        cache.keep(report, cubin.report.encode())
-        cache.keep(code, cubin.code)
+        for path, content in ((report, cubin.report.encode()), (code, cubin.code)):
+            with whole_file(path) as temporary:
+                temporary.write_bytes(content)
     return cubin
 
 

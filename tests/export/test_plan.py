@@ -12,12 +12,13 @@ import pytest
 from rich.console import Console
 
 from vvs.errors import ExportError
-from vvs.export import footprint as footprint_module
+from vvs.export import resources
 from vvs.export.bundle import export_bundle
-from vvs.export.footprint import available_memory, footprint_of, in_bytes, require_disk, require_memory
+from vvs.export.footprint import footprint_of
 from vvs.export.llamagen import published_ffn_width
 from vvs.export.plan import count_parameters, footprint, memory, random_note, show_plan
 from vvs.export.recipe import RANDOM, load_recipe
+from vvs.export.resources import available_memory, in_bytes, require_disk, require_memory
 from vvs.export.sizes import PUBLISHED_SIZES
 
 if TYPE_CHECKING:
@@ -112,21 +113,21 @@ def test_notes_about_random_weights() -> None:
 def test_no_room_on_disk(tiny_models: ModelSet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is written, not even the folder above."""
     monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=1000))
-    with pytest.raises(ExportError, match=r"will take [\d.]+ MB, but only 1 kB are free at"):
+    with pytest.raises(ExportError, match=r"will take about [\d.]+ MB, but only 1 kB are free at"):
         export_bundle(tiny_models, tmp_path / "above" / "bundle")
     assert not list(tmp_path.iterdir())
-    require_disk(1000, tmp_path / "above" / "bundle")
+    require_disk("it", 1000, tmp_path / "above" / "bundle")
 
 
 def test_no_room_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     info = tmp_path / "meminfo"
     info.write_text("MemTotal:  99 kB\nMemAvailable:  3000000 kB\nSwapFree:  1000000 kB\n")
-    monkeypatch.setattr(footprint_module, "MEMORY_INFO", info)
+    monkeypatch.setattr(resources, "MEMORY_INFO", info)
     assert available_memory() == 4_096_000_000
     require_memory(4_000_000_000)
     with pytest.raises(ExportError, match=r"about 24.5 GB of memory, but only 4.1 GB are available"):
         require_memory(24_500_000_000)
-    monkeypatch.setattr(footprint_module, "MEMORY_INFO", tmp_path / "none")
+    monkeypatch.setattr(resources, "MEMORY_INFO", tmp_path / "none")
     require_memory(10**15)  # a system that does not tell
 
 

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
+import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from typer.testing import CliRunner, Result
@@ -58,6 +61,23 @@ def test_builds_nothing_twice(own: Bundle) -> None:
     result = vvs("build", own.path, *arguments)
     assert result.exit_code == 0, result.stderr
     assert result.stderr.count("is up to date, nothing to do") == 2
+
+
+def test_no_room_for_engines(own: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Said before anything is built; what is up to date needs none, nor do engines without weights."""
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=1000))
+    before = {path.name: path.stat().st_ino for path in own.path.iterdir()}
+    arguments = ("--arch", "sm_89,sm_120", "--batch", "2", "--quiet")
+    result = vvs("build", own.path, *arguments)
+    assert result.exit_code == 1
+    (line,) = result.stderr.strip().splitlines()
+    assert re.fullmatch(
+        r"vvs: the engines will take about [\d.]+ kB, but only 1 kB are free at .*own; "
+        "free some, or choose another place",
+        line,
+    )
+    assert {path.name: path.stat().st_ino for path in own.path.iterdir()} == before
+    assert vvs("build", own.path, *arguments, "--graph", "encode_prompt").exit_code == 0
 
 
 def test_inspect_shows_engines(own: Bundle) -> None:
