@@ -11,7 +11,8 @@ from pathlib import Path
 import numpy as np
 
 from vvs.errors import SettingsError, VvsError
-from vvs.export.training.pictures import METADATA, SUFFIXES, find_pictures
+from vvs.export.training.pictures import SUFFIXES, find_pictures
+from vvs.export.training.prompted_files import METADATA
 from vvs.runtime.images import SHEET_FILE, read_metadata
 from vvs.runtime.pipeline import Pixels
 

@@ -43,6 +43,7 @@ def export(
     from rich.console import Console
 
     from vvs.export.bundle import export_bundle
+    from vvs.export.origin import origin_of
     from vvs.export.plan import memory, random_note, show_plan
     from vvs.export.recipe import load_recipe
     from vvs.export.resources import require_memory
@@ -65,4 +66,7 @@ def export(
     models = survey.models(numerics)
     prompted = Prompted(models.conditioning, models.geometry.prompt_length, models.read_tokenizer)
     prompts = encode_each(prompted, models.examples)
-    export_bundle(models, place, numerics=numerics, prompts=prompts, console=console, force=force)
+    origin = origin_of(survey, weights, place)
+    export_bundle(
+        models, place, numerics=numerics, prompts=prompts, origin=origin, console=console, force=force
+    )

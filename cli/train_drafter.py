@@ -1,38 +1,39 @@
 """``vvs train-drafter``: an EAGLE drafter for a target of one's own. Needs PyTorch."""
 
-from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from vvs.cli.recipes import find_recipe, require_export_packages
 from vvs.errors import SettingsError
 
-if TYPE_CHECKING:
-    from rich.console import Console
-
-    from vvs.export.model_set import ModelSet
-    from vvs.export.training.token_examples import TokenExamples
-
-TOKEN_FILES = (".npz", ".safetensors")
-KEPT_TOKENS = "tokens.npz"
-
 
 def train_drafter(
-    recipe: Annotated[
-        str, typer.Argument(help="Path of the target's recipe, or the name of one in engines/.")
+    target: Annotated[
+        str,
+        typer.Argument(
+            help="A bundle, the target's checkpoint (a file, or a folder of weights), or a recipe (its path, "
+            "or the name of one in engines/)."
+        ),
     ],
     data: Annotated[
         Path,
         typer.Argument(
-            help="Folder of pictures with prompts (metadata.jsonl, .txt files or class folders), "
-            "or a token file (.npz, .safetensors: `tokens` [n, M] and the prompt encoder's inputs)."
+            help="Folder of pictures or .npy token files with prompts (metadata.jsonl, .txt files or class "
+            "folders), one .npy file with a .txt file of prompts beside it, or a file of arrays (.npz, "
+            ".safetensors: `tokens` [n, M] and the prompt encoder's inputs)."
         ),
     ],
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder of the drafter; a run in it goes on.")],
     weights: Annotated[
-        str | None, typer.Option(help="Folder of the target's weights [what the recipe says].")
+        str | None, typer.Option(help="Folder of the target's weights [what the recipe or bundle says].")
+    ] = None,
+    grid: Annotated[
+        int | None,
+        typer.Option(
+            min=1, help="Tokens a side of a bare checkpoint's images [what a file of arrays shows]."
+        ),
     ] = None,
     steps: Annotated[int, typer.Option(min=1, help="Optimisation steps.")] = 2000,
     batch: Annotated[int, typer.Option(min=1, help="Pictures per step.")] = 8,
@@ -47,7 +48,7 @@ def train_drafter(
         ),
     ] = 0.1,
     go_on: Annotated[
-        bool, typer.Option("--go-on", help="Start from the recipe's drafter, not from a fresh one.")
+        bool, typer.Option("--go-on", help="Start from the drafter that is there, not from a fresh one.")
     ] = False,
     held_out: Annotated[int, typer.Option(min=1, help="Examples that are judged, not trained on.")] = 32,
     decode: Annotated[
@@ -65,10 +66,15 @@ def train_drafter(
     import torch
     from rich.console import Console
 
+    from vvs.export.resources import require_disk
+    from vvs.export.training.drafter_data import disk_of_tokens, read_examples
     from vvs.export.training.drafter_stage import FeatureMix
-    from vvs.export.training.own_drafter import DrafterJob, train_own_drafter
+    from vvs.export.training.drafter_target import load_target
+    from vvs.export.training.own_drafter import DrafterJob, disk_of_training, train_own_drafter
     from vvs.export.training.trainer import TrainSettings
 
+    if out.exists() and not out.is_dir():
+        raise SettingsError(f"--out is {out}, which is a file, but a drafter is a folder")
     if threads:
         torch.set_num_threads(threads)
     torch.manual_seed(seed)
@@ -79,59 +85,17 @@ def train_drafter(
         go_on=go_on,
         decoded_prompts=decode,
         cfg_scale=cfg,
+        held_out=held_out,
     )
-    models = _models(find_recipe(recipe), weights, out, go_on)
-    examples, judged = _examples(models, data, out, console).split(held_out, seed)
-    report = train_own_drafter(models, examples, judged, job, out, console)
+    place = find_recipe(target)
+    models = load_target(place, data, out, weights=weights, grid=grid, go_on=go_on)
+    needed = disk_of_training(models, out) + disk_of_tokens(models, data, out)
+    require_disk("training the drafter", needed, out)
+    examples = read_examples(models, data, out, console)
+    report = train_own_drafter(models, examples, job, out, console)
     losses = "  ".join(f"{name} {value:.4g}" for name, value in report["losses"].items())
     typer.echo(f"held out: {losses}")
     for mode, figures in report["decoding"].items():
         shown = ", ".join(f"{name.replace('_', ' ')} {value:.2f}" for name, value in figures.items())
         typer.echo(f"{mode}: {shown}")
     typer.echo(f"drafter: {out}")
-
-
-def _models(path: Path, weights: str | None, out: Path, go_on: bool) -> "ModelSet":
-    """The recipe's models. Only going on needs a drafter; the recipe may name the one that is to be made."""
-    from vvs.export.recipe import RANDOM, load_recipe
-    from vvs.export.training.own_drafter import WEIGHTS_FILE
-
-    recipe = load_recipe(path)
-    named = recipe.folder(weights) / recipe.weights.drafter
-    unfinished = named.resolve() == out.resolve() and not (out / WEIGHTS_FILE).exists()
-    if not go_on and (unfinished or not named.exists()):
-        recipe = replace(recipe, weights=replace(recipe.weights, drafter=RANDOM))
-    models = recipe.models(weights)
-    if go_on and "drafter" in models.random_parts:
-        raise SettingsError(
-            f"--go-on starts from the recipe's drafter, but there is none in {recipe.folder(weights)}; "
-            "name one in the recipe, or leave --go-on out"
-        )
-    return models
-
-
-def _examples(models: "ModelSet", data: Path, out: Path, console: "Console") -> "TokenExamples":
-    """Read a token file, or encode a folder of pictures; its tokens are kept in ``out`` for the next run."""
-    from vvs.export.graphs import EncodePromptGraph
-    from vvs.export.training.pictures import find_pictures, tokenise
-    from vvs.export.training.token_examples import TokenExamples, load_examples
-    from vvs.runtime.prompts import Prompted, encode_for
-
-    inputs = EncodePromptGraph(models.target, models.text_encoder).inputs
-    if data.suffix in TOKEN_FILES:
-        return load_examples(data, inputs, models.geometry)
-    kept = out / KEPT_TOKENS
-    if kept.is_file():
-        console.print(f"taking the tokens of {kept}; remove it to encode the pictures again")
-        return load_examples(kept, inputs, models.geometry)
-    pictures = find_pictures(data)
-    if models.conditioning.kind == "caption":
-        raise SettingsError(
-            "this recipe has no text encoder to turn captions into states; add one, or give a token file"
-        )
-    prompted = Prompted(models.conditioning, models.geometry.prompt_length, models.read_tokenizer)
-    conditioning = encode_for(prompted, [picture.prompt for picture in pictures])
-    tokens = tokenise(models.vq, pictures, models.geometry.image_size, console)
-    examples = TokenExamples(tokens, conditioning, inputs, models.geometry)
-    examples.save(kept)
-    return examples

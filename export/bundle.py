@@ -25,6 +25,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from vvs.codebook import nearest_codes
 from vvs.engine import Conditioning
 from vvs.errors import BundleError, ExportError
+from vvs.export.checkpoint import add_tensors
 from vvs.export.compact import compact_drafter, compact_target
 from vvs.export.footprint import MOST_NEIGHBOURS, footprint_of
 from vvs.export.graphs import DecodeImageGraph, DraftTreeGraph, EncodePromptGraph, Graph, TargetGraph
@@ -39,15 +40,17 @@ from vvs.manifest import (
     CODEBOOK_LATENTS,
     CODEBOOK_NEAREST,
     MANIFEST_FILE,
+    NOWHERE,
     SCHEMA_VERSION,
     TOKEN_EMBEDDINGS,
     TOKENIZER_FILE,
     FileSpec,
     GraphSpec,
     Manifest,
+    Origin,
     ParityReport,
 )
-from vvs.runtime.whole_file import whole_folder
+from vvs.runtime.whole_file import whole_file, whole_folder
 
 GRAPH_SOURCES = (
     "compact", "draft_tree", "drafter", "graphs", "int8", "layers", "llamagen", "nucleus", "onnx_export",
@@ -119,9 +122,7 @@ def source_hash(models: ModelSet, numerics: Numerics, prompts: Mapping[str, Cond
     for module in GRAPH_SOURCES:
         digest.update((Path(__file__).parent / f"{module}.py").read_bytes())
     for part in models.modules:
-        for name, tensor in sorted(part.state_dict().items()):
-            digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
-            digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
+        add_tensors(digest, part.state_dict())
     digest.update(np.ascontiguousarray(models.codebook).data)
     return digest.hexdigest()
 
@@ -184,7 +185,12 @@ def _manifest(
 
 
 def _build(
-    models: ModelSet, numerics: Numerics, folder: Path, source: str, step: Callable[[str], Any]
+    models: ModelSet,
+    numerics: Numerics,
+    folder: Path,
+    source: str,
+    origin: Origin,
+    step: Callable[[str], Any],
 ) -> Parity:
     """Fill ``folder``; ``step`` is told what comes next."""
     writer = GraphWriter(folder)
@@ -200,9 +206,13 @@ def _build(
         specs[traced.name] = GraphSpec(file, traced.inputs, traced.outputs, parity[traced.name])
     step("arrays and manifest")
     _write_arrays(models, numerics, folder)
-    manifest = _manifest(models, numerics, folder, specs, source)
-    (folder / MANIFEST_FILE).write_text(json.dumps(manifest.to_dict(), indent=1) + "\n")
+    _write_manifest(replace(_manifest(models, numerics, folder, specs, source), origin=origin), folder)
     return parity
+
+
+def _write_manifest(manifest: Manifest, folder: Path) -> None:
+    with whole_file(folder / MANIFEST_FILE) as temporary:
+        temporary.write_text(json.dumps(manifest.to_dict(), indent=1) + "\n", encoding="utf-8")
 
 
 def _check_place(path: Path) -> None:
@@ -221,6 +231,7 @@ def export_bundle(
     *,
     numerics: Numerics = FP32,
     prompts: Mapping[str, Conditioning] = {},
+    origin: Origin = NOWHERE,
     console: Console | None = None,
     force: bool = False,
 ) -> ExportOutcome:
@@ -232,6 +243,7 @@ def export_bundle(
         numerics: how target, drafter and text encoder compute.
         prompts: inputs of the prompt encoder for one request each, by what they are called; parts that
             overflow on them are reported, and kept in float32 where that is asked for.
+        origin: where the models come from; noted in the manifest, and part of nothing else.
         console: where progress, overflows and the table of differences are shown; None is silent.
         force: export even if nothing has changed.
 
@@ -248,6 +260,8 @@ def export_bundle(
     source = source_hash(models, numerics, prompts)
     existing = read_manifest(place)
     if not force and existing is not None and existing.source == source and _intact(place, existing):
+        if existing.origin != origin:
+            _write_manifest(replace(existing, origin=origin), place)
         console.print(f"{place} is up to date, nothing to do")
         parity = {name: spec.parity for name, spec in existing.graphs.items()}
         return ExportOutcome(place, True, time.perf_counter() - started, parity)
@@ -262,6 +276,7 @@ def export_bundle(
             numerics,
             folder,
             source,
+            origin,
             lambda what: progress.update(task, description=what, completed=next(done)),
         )
         progress.update(task, description="done", completed=next(done))

@@ -5,6 +5,7 @@ folders of those, sharded or not. Tensors are mapped from disk wherever the form
 costs no memory. What the shapes say about a model is the business of :mod:`vvs.export.sizes`.
 """
 
+import hashlib
 import json
 import pickle
 import re
@@ -149,6 +150,20 @@ def _unnested(data: Mapping[str, Any]) -> Mapping[str, Any]:
         if isinstance(inner, Mapping):
             return _unnested(inner)
     return data
+
+
+def add_tensors(digest: "hashlib._Hash", state: Mapping[str, Tensor]) -> None:
+    """Add names, dtypes, shapes and values of all tensors to a digest, in order of their names."""
+    for name, tensor in sorted(state.items()):
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+        digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
+
+
+def sha256_of_tensors(state: Mapping[str, Tensor]) -> str:
+    """SHA-256 of a state dict, in hexadecimal."""
+    digest = hashlib.sha256()
+    add_tensors(digest, state)
+    return digest.hexdigest()
 
 
 def rename_target(state: State) -> State:

@@ -4,13 +4,21 @@ A checkpoint that is opened here has this package's names, whatever layout it ca
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
 from vvs.errors import CheckpointError
-from vvs.export.checkpoint import State, read_config, read_state, rename_target, rename_text_encoder
+from vvs.export.checkpoint import (
+    State,
+    read_config,
+    read_state,
+    rename_target,
+    rename_text_encoder,
+    sha256_of_tensors,
+)
+from vvs.export.recipe import RANDOM
 from vvs.export.sizes import Config
 
 SEARCH_DEPTH = 2
@@ -75,6 +83,11 @@ class Checkpoint:
         return ", ".join(name for name, _ in counted.most_common())
 
     @property
+    def sha256(self) -> str:
+        """SHA-256 of its tensors."""
+        return sha256_of_tensors(self.state)
+
+    @property
     def nbytes(self) -> int:
         """Bytes of its tensors."""
         return sum(tensor.nbytes for tensor in self.state.values())
@@ -118,6 +131,11 @@ def _unknown(state: State) -> str:
     return f"of no known kind (its first tensors are {first})"
 
 
+def is_checkpoint_folder(path: Path) -> bool:
+    """Whether a folder is one checkpoint, sharded or not, under the names that Hugging Face gives them."""
+    return any(path.glob("model.safetensors*")) or any(path.glob("pytorch_model.bin*"))
+
+
 def checkpoint_places(folder: Path, depth: int = SEARCH_DEPTH) -> Iterator[Path]:
     """Files and folders inside ``folder`` that may be checkpoints, in order of their names."""
     if not folder.is_dir():
@@ -128,7 +146,58 @@ def checkpoint_places(folder: Path, depth: int = SEARCH_DEPTH) -> Iterator[Path]
         if path.is_file() and path.suffix in SUFFIXES:
             yield path
         elif path.is_dir():
-            if any(path.glob("model.safetensors*")) or any(path.glob("pytorch_model.bin*")):
+            if is_checkpoint_folder(path):
                 yield path
             elif depth > 1:
                 yield from checkpoint_places(path, depth - 1)
+
+
+def check_kind(checkpoint: Checkpoint, kind: Kind) -> None:
+    """Raise CheckpointError if a checkpoint is of another kind than the one it is to be."""
+    if checkpoint.layout.kind is not kind:
+        raise CheckpointError(
+            f"{checkpoint.path} is to be the {kind.value}, but its tensors are those of "
+            f"a {checkpoint.layout.kind.value} ({checkpoint.layout.name})"
+        )
+
+
+def search(folder: Path, missing: Mapping[Kind, str], taken: Iterable[Path] = ()) -> dict[Kind, Checkpoint]:
+    """Recognise everything in a folder by its tensors; one of each missing kind is wanted.
+
+    Args:
+        folder: where to look.
+        missing: kinds, and the names under which they were looked for, empty if under none; those named
+            ``random`` may be absent.
+        taken: checkpoints that are something else already.
+
+    Raises:
+        CheckpointError: a kind is absent, or there several times.
+
+    """
+    candidates: dict[Kind, list[Checkpoint]] = {kind: [] for kind in missing}
+    others = []
+    for path in sorted(set(checkpoint_places(folder)) - set(taken)):
+        try:
+            checkpoint = open_checkpoint(path)
+        except CheckpointError as error:
+            others.append(str(error))
+            continue
+        candidates.get(checkpoint.layout.kind, []).append(checkpoint)
+    found = {}
+    for kind, name in missing.items():
+        several = candidates[kind]
+        if len(several) > 1:
+            paths = ", ".join(sorted(one.path.name for one in several))
+            raise CheckpointError(
+                f"{folder} holds several of kind {kind.value} ({paths}); keep one there, "
+                f"or {'name one in a recipe' if name in ('', RANDOM) else f'name it {name}'}"
+            )
+        if several:
+            found[kind] = several[0]
+        elif name != RANDOM:
+            also = f"; also, {'; '.join(others)}" if others else ""
+            raise CheckpointError(
+                f"there is no checkpoint at {folder / name}, "
+                f"and nothing else in {folder} is a {kind.value}{also}"
+            )
+    return found

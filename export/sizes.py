@@ -56,8 +56,8 @@ def _count(state: State, pattern: str) -> int:
     return max((int(match[1]) for match in found if match), default=-1) + 1
 
 
-def _conditioning(state: State, what: str) -> tuple[Conditioning, int]:
-    """Conditioning and prompt length."""
+def infer_conditioning(state: State, what: str) -> tuple[Conditioning, int]:
+    """How a target is prompted, and its prompt length P."""
     prefix = "model.cls_embedding."
     if f"{prefix}embedding_table.weight" in state:
         return ClassConditioning(state[f"{prefix}embedding_table.weight"].shape[0] - 1), 1
@@ -73,7 +73,8 @@ def published_heads(layers: int, hidden: int, what: str) -> int:
         if (size.layers, size.hidden) == (layers, hidden):
             return size.heads
     raise CheckpointError(
-        f"{what} has {layers} layers of {hidden}, which is no published size, so say how many heads it has"
+        f"{what} has {layers} layers of {hidden}, which is no published size, so say how many heads it has "
+        "(geometry.heads in a recipe, num_attention_heads in config.json)"
     )
 
 
@@ -93,7 +94,7 @@ def infer_target(
     heads = heads or config.get("num_attention_heads")
     vocabulary, hidden = _shape(state, "model.embed_tokens.weight", what)
     layers = _count(state, r"model\.layers\.(\d+)\.")
-    conditioning, prompt_length = _conditioning(state, what)
+    conditioning, prompt_length = infer_conditioning(state, what)
     heads = heads or published_heads(layers, hidden, what)
     if hidden % heads:
         raise CheckpointError(f"{what} has a hidden size of {hidden}, which {heads} heads do not divide")

@@ -6,7 +6,7 @@ Surveying opens checkpoints but loads none of them (their tensors stay mapped), 
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -17,7 +17,7 @@ from torch import nn
 from vvs.errors import CheckpointError, SettingsError
 from vvs.export.checkpoint import load_into
 from vvs.export.drafter import Drafter, DrafterConfig
-from vvs.export.layouts import Checkpoint, Kind, checkpoint_places, open_checkpoint
+from vvs.export.layouts import Checkpoint, Kind, check_kind, open_checkpoint, search
 from vvs.export.llamagen import (
     CaptionConditioning,
     ClassConditioning,
@@ -164,10 +164,19 @@ def look_around(recipe: Recipe, folder: Path) -> Survey:
         CheckpointError: a part is missing or unreadable, or parts contradict the recipe or each other.
 
     """
-    found = _find(recipe, folder)
-    vq_file, target_file = found[Kind.VQ], found[Kind.TARGET]
-    vq = infer_vq(vq_file.state, vq_file.what)
-    _check_vq(recipe, vq, vq_file.what)
+    return fit_together(recipe, folder, _find(recipe, folder))
+
+
+def fit_together(recipe: Recipe, folder: Path, found: Mapping[Kind, Checkpoint]) -> Survey:
+    """Survey checkpoints; the image tokenizer may be absent where the recipe has its sizes, and the drafter.
+
+    Raises:
+        CheckpointError: a part contradicts the recipe or another part.
+        SettingsError: the recipe lacks the sizes of the image tokenizer.
+
+    """
+    target_file = found[Kind.TARGET]
+    vq, vq_what = _vq(recipe, found.get(Kind.VQ))
     target = infer_target(
         target_file.state,
         target_file.what,
@@ -181,7 +190,7 @@ def look_around(recipe: Recipe, folder: Path) -> Survey:
     _check_target(recipe, target, target_file.what)
     if vq.codes != target.geometry.vocabulary:
         raise CheckpointError(
-            f"{vq_file.what} has {vq.codes} codes (quantize.embedding.weight), "
+            f"{vq_what} has {vq.codes} codes (quantize.embedding.weight), "
             f"but {target_file.what} knows {target.geometry.vocabulary} tokens (model.embed_tokens.weight)"
         )
     drafter_file = found.get(Kind.DRAFTER)
@@ -211,49 +220,22 @@ def _find(recipe: Recipe, folder: Path) -> dict[Kind, Checkpoint]:
     for kind, name in names.items():
         if name != RANDOM and (folder / name).exists():
             found[kind] = open_checkpoint(folder / name)
-            _check_kind(found[kind], kind)
+            check_kind(found[kind], kind)
     missing = {kind: name for kind, name in names.items() if kind not in found}
     if missing:
-        found |= _search(folder, missing, taken=[one.path for one in found.values()])
+        found |= search(folder, missing, taken=[one.path for one in found.values()])
     return found
 
 
-def _check_kind(checkpoint: Checkpoint, kind: Kind) -> None:
-    if checkpoint.layout.kind is not kind:
-        raise CheckpointError(
-            f"{checkpoint.path} is to be the {kind.value}, but its tensors are those of "
-            f"a {checkpoint.layout.kind.value} ({checkpoint.layout.name})"
-        )
-
-
-def _search(folder: Path, missing: Mapping[Kind, str], taken: Iterable[Path]) -> dict[Kind, Checkpoint]:
-    """Recognise everything in the folder by its tensors; one of each missing kind is wanted."""
-    candidates: dict[Kind, list[Checkpoint]] = {kind: [] for kind in missing}
-    others = []
-    for path in set(checkpoint_places(folder)) - set(taken):
-        try:
-            checkpoint = open_checkpoint(path)
-        except CheckpointError as error:
-            others.append(str(error))
-            continue
-        candidates.get(checkpoint.layout.kind, []).append(checkpoint)
-    found = {}
-    for kind, name in missing.items():
-        several = candidates[kind]
-        if len(several) > 1:
-            paths = ", ".join(sorted(one.path.name for one in several))
-            raise CheckpointError(
-                f"{folder} holds several of kind {kind.value} ({paths}); keep one there, or name it {name}"
-            )
-        if several:
-            found[kind] = several[0]
-        elif name != RANDOM:
-            also = f"; also, {others[0]}" if others else ""
-            raise CheckpointError(
-                f"there is no checkpoint at {folder / name}, "
-                f"and nothing else in {folder} is a {kind.value}{also}"
-            )
-    return found
+def _vq(recipe: Recipe, file: Checkpoint | None) -> tuple[VQConfig, str]:
+    """The image tokenizer's settings, and what to call it."""
+    if file is not None:
+        vq = infer_vq(file.state, file.what)
+        _check_vq(recipe, vq, file.what)
+        return vq, file.what
+    if recipe.vq is None:
+        raise SettingsError(f"{recipe.path}: random weights need [vq], which the recipe leaves out")
+    return recipe.vq, f"the image tokenizer of {recipe.path}"
 
 
 def _tokenizer(recipe: Recipe, folder: Path, encoder: Checkpoint | None) -> str | None:
@@ -271,7 +253,7 @@ def _check_target(recipe: Recipe, config: TargetConfig, what: str) -> None:
     for name, said in dataclasses.asdict(recipe.geometry).items():
         if said and said != found[name]:
             raise CheckpointError(f"{recipe.path} says {name} is {said}, but {what} has {found[name]}")
-    kind = _kind(config.conditioning)
+    kind = prompt_kind(config.conditioning)
     # A text encoder turns captions into the states that the target takes.
     said_kind = "caption" if recipe.conditioning.kind == "t5" else recipe.conditioning.kind
     if kind != said_kind:
@@ -299,7 +281,8 @@ def _check_text_encoder(config: T5Config, what: str, target: TargetConfig, targe
         )
 
 
-def _kind(conditioning: Conditioning) -> str:
+def prompt_kind(conditioning: Conditioning) -> str:
+    """What prompts are, as recipes call it, where no text encoder turns captions into states."""
     match conditioning:
         case WordConditioning():
             return "words"

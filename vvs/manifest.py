@@ -106,6 +106,21 @@ class ConditioningSpec:
 
 
 @dataclass(frozen=True)
+class Origin:
+    """Where a bundle was exported from, for who trains a drafter for it. Paths are relative to its folder."""
+
+    recipe: str = ""
+    """The recipe; empty: none, or an older version exported the bundle."""
+    weights: str = ""
+    """The folder of the weights, or ``random``."""
+    target: str = ""
+    """SHA-256 of the tensors of the target's checkpoint; empty for random weights."""
+
+
+NOWHERE = Origin()
+
+
+@dataclass(frozen=True)
 class Manifest:
     """Everything a loader needs to know, and check, before it opens a graph."""
 
@@ -134,6 +149,7 @@ class Manifest:
     """Parts whose weights are random, such as ``drafter``: good for sizes and times, not for pictures."""
     kept_fp32: tuple[str, ...] = ()
     """Parts that compute in float32 whatever the precision: numbers of target layers, ``head`` ..."""
+    origin: Origin = NOWHERE
     schema: int = SCHEMA_VERSION
 
     def __post_init__(self) -> None:

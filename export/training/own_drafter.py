@@ -18,8 +18,10 @@ from vvs.acceptance import Exact
 from vvs.codebook import Codebook
 from vvs.config import GenerationConfig
 from vvs.decoding import Decoder
+from vvs.export.checkpoint import sha256_of_tensors
 from vvs.export.drafter import Drafter, DrafterConfig
 from vvs.export.eager import EagerEngine
+from vvs.export.footprint import parameters
 from vvs.export.model_set import ModelSet
 from vvs.export.training.drafter_stage import DrafterStage, FeatureMix
 from vvs.export.training.token_examples import TokenExamples
@@ -35,6 +37,8 @@ WEIGHTS_FILE = "model.safetensors"
 REPORT_FILE = "training.json"
 EVALUATION_BATCHES = 4
 HELD_OUT_SEED = 1
+STATE_BYTES = 4 * torch.float32.itemsize
+"""Of a training state, per parameter: the weights, their average, and the optimizer's two moments."""
 
 
 @dataclass(frozen=True)
@@ -48,12 +52,21 @@ class DrafterJob:
     decoded_prompts: int = 4
     """Held-out prompts that are decoded to measure accepted lengths; 0: none."""
     cfg_scale: float = 2.0
+    held_out: int = 32
+    """Examples that are judged and not trained on; which ones, the seed says."""
+
+
+def disk_of_training(models: ModelSet, out: Path) -> int:
+    """Bytes that training a drafter in ``out`` takes besides what lies there: two states, and weights."""
+    count = parameters(models.drafter)
+    state = out / f"{DrafterStage.name}.train.pt"
+    there = state.stat().st_size if state.is_file() else 0
+    return count * (2 * STATE_BYTES + torch.float16.itemsize) - there
 
 
 def train_own_drafter(
     models: ModelSet,
     examples: TokenExamples,
-    held_out: TokenExamples,
     job: DrafterJob,
     out: Path,
     console: Console,
@@ -62,23 +75,41 @@ def train_own_drafter(
 
     The folder also keeps the training state, so that a second call goes on, and ``training.json``: losses and
     top-1 agreement on held-out examples, accepted lengths and step compression on held-out prompts.
+
+    Raises:
+        SettingsError: too few examples, or a run in ``out`` began with other data or settings.
+        VvsError: the training state in ``out`` is damaged, or a gradient is not finite.
+
     """
+    kept, held_out = examples.split(job.held_out, job.training.seed)
     drafter = models.drafter if job.go_on else _fresh(models)
     drafter.requires_grad_(True)
     encoder = models.text_encoder
-    stage = DrafterStage(drafter, models.target, examples, job.mix, encoder)
-    train(stage, job.training, out, console)
+    stage = DrafterStage(drafter, models.target, kept, job.mix, encoder)
+    train(stage, job.training, out, console, basis=_basis(models, examples, job))
     _write(drafter, out)
     judged = DrafterStage(drafter, models.target, held_out, job.mix, encoder)
     report: dict[str, Any] = {
         "steps": job.training.steps,
-        "examples": len(examples),
+        "examples": len(kept),
         "held_out": len(held_out),
         "losses": _mean_losses(judged, job.training.batch),
         "decoding": _decoded(models, drafter, held_out, job, console),
     }
     _write_json(out / REPORT_FILE, report)
     return report
+
+
+def _basis(models: ModelSet, examples: TokenExamples, job: DrafterJob) -> dict[str, str | int | float]:
+    """What a run must go on with, as the command line calls it."""
+    return {
+        "held-out": job.held_out,
+        "predicted": job.mix.predicted,
+        "stale": job.mix.stale,
+        "go-on": job.go_on,
+        "examples of SHA-256": examples.sha256,
+        "a target of SHA-256": sha256_of_tensors(models.target.state_dict()),
+    }
 
 
 def _fresh(models: ModelSet) -> Drafter:

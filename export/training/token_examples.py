@@ -1,5 +1,6 @@
 """TokenExamples: image tokens and prompts in memory, drawn from at random, and the file they are kept in."""
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from vvs.manifest import TensorSpec
 from vvs.runtime.whole_file import whole_file
 
 TOKENS = "tokens"
+NOTE = "made_from"
 
 
 class TokenExamples:
@@ -65,6 +67,15 @@ class TokenExamples:
             tensor.name: conditioning[tensor.name].astype(tensor.dtype, copy=False) for tensor in inputs
         }
 
+    @property
+    def sha256(self) -> str:
+        """SHA-256 of tokens and prompts, in hexadecimal."""
+        digest = hashlib.sha256()
+        for array in (self._tokens, *self.conditioning.values()):
+            digest.update(f"{array.dtype} {array.shape}".encode())
+            digest.update(np.ascontiguousarray(array).data)
+        return digest.hexdigest()
+
     def __len__(self) -> int:
         return len(self._tokens)
 
@@ -95,9 +106,13 @@ class TokenExamples:
         order = np.random.default_rng(seed).permutation(len(self))
         return self.pick(order[held_out:]), self.pick(order[:held_out])
 
-    def save(self, path: Path) -> None:
-        """Write an ``.npz`` that :func:`load_examples` reads, whole or not at all."""
-        arrays: dict[str, Any] = {TOKENS: self._tokens, **self.conditioning}
+    def save(self, path: Path, made_from: str = "") -> None:
+        """Write an ``.npz`` that :func:`load_examples` reads, whole or not at all.
+
+        ``made_from`` is a note that :func:`read_note` reads.
+        """
+        note = {NOTE: np.array(made_from)} if made_from else {}
+        arrays: dict[str, Any] = {TOKENS: self._tokens, **self.conditioning, **note}
         with whole_file(path) as temporary, temporary.open("wb") as file:
             np.savez(file, **arrays)
 
@@ -109,20 +124,39 @@ def load_examples(path: Path, inputs: Sequence[TensorSpec], geometry: Geometry) 
         SettingsError: it cannot be read, or holds something else.
 
     """
-    try:
-        arrays = _read(path)
-    except Exception as error:  # zip, npy and safetensors readers raise a dozen kinds
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise SettingsError(f"the token file {path} cannot be read: {reason}") from error
-    if TOKENS not in arrays:
-        raise SettingsError(f"the token file {path} has no array {TOKENS!r}, only {', '.join(arrays)}")
+    arrays = _arrays(path)
     return TokenExamples(arrays[TOKENS], arrays, inputs, geometry)
 
 
-def _read(path: Path) -> dict[str, NDArray[Any]]:
-    if path.suffix == ".safetensors":
-        from safetensors.numpy import load_file
+def read_note(path: Path) -> str:
+    """What a file that :meth:`TokenExamples.save` wrote was made from; empty if it does not say."""
+    arrays = _arrays(path, only=(TOKENS, NOTE))
+    return str(arrays.get(NOTE, ""))
 
-        return dict(load_file(path))
+
+def token_width(path: Path) -> int:
+    """How many tokens an example of a token file has."""
+    return int(_arrays(path, only=(TOKENS,))[TOKENS].shape[-1])
+
+
+def _arrays(path: Path, only: Sequence[str] = ()) -> dict[str, NDArray[Any]]:
+    """The arrays of a token file, tokens among them; ``only`` these, or all if it is empty."""
+    try:
+        arrays = _read(path, only)
+    except Exception as error:  # zip, npy and safetensors readers raise a dozen kinds
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise SettingsError(f"the token file {path} cannot be read: {reason}") from error
+    if TOKENS not in arrays or not arrays[TOKENS].ndim:
+        raise SettingsError(f"the token file {path} has no array {TOKENS!r}, only {', '.join(arrays)}")
+    return arrays
+
+
+def _read(path: Path, only: Sequence[str]) -> dict[str, NDArray[Any]]:
+    if path.suffix == ".safetensors":
+        from safetensors import safe_open
+
+        with safe_open(path, "numpy") as file:
+            names = [name for name in file.keys() if name in only or not only]  # noqa: SIM118
+            return {name: file.get_tensor(name) for name in names}
     with np.load(path, allow_pickle=False) as archive:
-        return {name: archive[name] for name in archive.files}
+        return {name: archive[name] for name in archive.files if name in only or not only}

@@ -7,7 +7,8 @@ numbers of step i depend on the seed and i alone, so an interrupted run goes on 
 import math
 import struct
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from pickle import PickleError
@@ -21,6 +22,9 @@ from torch import Tensor, nn
 
 from vvs.errors import SettingsError, VvsError
 from vvs.runtime.whole_file import whole_file
+
+Value = int | float | str
+"""Of a setting that a run must go on with."""
 
 
 @dataclass(frozen=True)
@@ -85,8 +89,11 @@ def _optimizer(module: nn.Module, settings: TrainSettings) -> torch.optim.AdamW:
 class _Run:
     """State of one training run: module, optimizer, averaged weights, step."""
 
-    def __init__(self, stage: Stage, settings: TrainSettings, folder: Path, step: int) -> None:
+    def __init__(
+        self, stage: Stage, settings: TrainSettings, folder: Path, step: int, basis: Mapping[str, Value]
+    ) -> None:
         self.stage = stage
+        self.basis = {"seed": settings.seed, "batch": settings.batch, **basis}
         self.settings = settings
         self.path = folder / f"{stage.name}.train.pt"
         self.optimizer = _optimizer(stage.module, settings)
@@ -100,6 +107,7 @@ class _Run:
             "module": self.stage.module.state_dict(),
             "optimizer": self.optimizer.state_dict(),
             "average": self.average,
+            "basis": self.basis,
         }
         with whole_file(self.path) as temporary:
             torch.save(state, temporary)
@@ -108,17 +116,37 @@ class _Run:
         """Load an interrupted run, if there is one."""
         if not self.path.is_file():
             return False
-        try:
+        with self._fitting():
             state: dict[str, Any] = torch.load(self.path, weights_only=True)
+            began, step = state["basis"], state["step"]
+        self._require_same(began, step)
+        with self._fitting():
             self.stage.module.load_state_dict(state["module"])
             self.optimizer.load_state_dict(state["optimizer"])
-            self.average, self.step = state["average"], state["step"]
+            self.average, self.step = state["average"], step
+        return True
+
+    @contextmanager
+    def _fitting(self) -> Iterator[None]:
+        try:
+            yield
         except (RuntimeError, KeyError, ValueError, EOFError, PickleError, struct.error) as error:
             raise VvsError(
                 f"the training state {self.path} does not fit this stage ({type(error).__name__}); "
                 "remove it to start afresh"
             ) from error
-        return True
+
+    def _require_same(self, began: Mapping[str, Value], step: int) -> None:
+        if step > self.settings.steps:
+            raise SettingsError(
+                f"the run in {self.path.parent} has {step} steps behind it, more than {self.settings.steps}"
+            )
+        for name, value in self.basis.items():
+            if began[name] != value:
+                raise SettingsError(
+                    f"the run in {self.path.parent} began with {name} {began[name]}, but it is to go on with "
+                    f"{name} {value}; go on as it began, or begin afresh in another folder"
+                )
 
     def update(self) -> dict[str, float]:
         """One optimisation step."""
@@ -149,13 +177,33 @@ class _Run:
                 self.average[name].copy_(value)
 
 
-def train(stage: Stage, settings: TrainSettings, folder: Path, console: Console, step: int = 0) -> None:
+def train(
+    stage: Stage,
+    settings: TrainSettings,
+    folder: Path,
+    console: Console,
+    step: int = 0,
+    basis: Mapping[str, Value] = {},
+) -> None:
     """Train ``stage`` to the end and leave the averaged weights in its module.
 
     The state is saved into ``folder`` once a minute and at the end; a later call goes on from there. Without
     a state, training starts at ``step``: more than 0 for a module that has been trained before.
+
+    Args:
+        stage: what is trained.
+        settings: of the whole run, however often it is stopped.
+        folder: of the state.
+        console: where progress is shown.
+        step: where a run without a state starts.
+        basis: what data and losses depend on besides seed and batch, by names that users know.
+
+    Raises:
+        SettingsError: the run in ``folder`` began with another seed, batch or basis; with both values.
+        VvsError: its state is damaged or of another stage, or a gradient is not finite.
+
     """
-    run = _Run(stage, settings, folder, step)
+    run = _Run(stage, settings, folder, step, basis)
     if run.resume():
         console.print(f"{stage.name}: going on from step {run.step} of {settings.steps}")
     stage.module.train()

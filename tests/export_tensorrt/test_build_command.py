@@ -72,7 +72,7 @@ def test_no_room_for_engines(own: Bundle, monkeypatch: pytest.MonkeyPatch) -> No
     assert result.exit_code == 1
     (line,) = result.stderr.strip().splitlines()
     assert re.fullmatch(
-        r"vvs: the engines will take about [\d.]+ kB, but only 1 kB are free at .*own; "
+        r"vvs: the engines will take about [\d.]+ MB, but only 1 kB are free at .*own; "
         "free some, or choose another place",
         line,
     )

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
-from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -13,9 +14,9 @@ import pytest
 import torch
 from PIL import Image
 from rich.console import Console
-from typer.testing import CliRunner, Result
+from safetensors.torch import load_file, save_file
+from trainings import QUICK, Train, sentence
 
-from vvs.cli.app import app
 from vvs.errors import SettingsError
 from vvs.export.graphs import EncodePromptGraph
 from vvs.export.recipe import load_recipe
@@ -27,31 +28,6 @@ from vvs.export.training.trainer import TrainSettings
 
 if TYPE_CHECKING:
     from vvs.export.model_set import ModelSet
-
-Train = Callable[..., Result]
-
-
-@pytest.fixture
-def train(tiny_recipe: Path) -> Train:
-    def run(*arguments: object) -> Result:
-        given = [str(argument) for argument in ("train-drafter", tiny_recipe, *arguments)]
-        result = CliRunner().invoke(app, given)
-        assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
-        return result
-
-    return run
-
-
-@pytest.fixture
-def pictures(tmp_path: Path) -> Path:
-    """Two folders, named for what their pictures show."""
-    rng = np.random.default_rng(0)
-    for prompt in ("red dress", "blue shirt"):
-        folder = tmp_path / "pictures" / prompt
-        folder.mkdir(parents=True)
-        for i in range(4):
-            Image.fromarray(rng.integers(0, 256, (12, 20, 3), np.uint8)).save(folder / f"{i}.png")
-    return tmp_path / "pictures"
 
 
 def some_examples(models: ModelSet, count: int) -> TokenExamples:
@@ -112,12 +88,12 @@ def test_the_first_drafter_of_a_target(
     tiny_recipe.write_text(text.replace("[weights]\n", '[weights]\ndrafter = "random"\n'))
     made_up = train(pictures, "-o", tmp_path / "no", *options, "--go-on")
     assert made_up.exit_code == 2
-    assert "--go-on starts from the recipe's drafter, but there is none in" in made_up.stderr
+    assert "--go-on starts from a drafter, but there is none with" in made_up.stderr
     assert not (tmp_path / "no").exists()
 
 
 def test_training_brings_the_drafter_nearer_to_the_target(tiny_models: ModelSet, tmp_path: Path) -> None:
-    examples, held_out = some_examples(tiny_models, 24).split(8, seed=0)
+    examples = some_examples(tiny_models, 24)
 
     def after(steps: int) -> float:
         torch.manual_seed(0)
@@ -125,10 +101,9 @@ def test_training_brings_the_drafter_nearer_to_the_target(tiny_models: ModelSet,
             TrainSettings(steps=steps, batch=8, learning_rate=3e-3, warmup=5, average_decay=0.9),
             FeatureMix(),
             decoded_prompts=0,
+            held_out=8,
         )
-        report = train_own_drafter(
-            tiny_models, examples, held_out, job, tmp_path / str(steps), Console(quiet=True)
-        )
+        report = train_own_drafter(tiny_models, examples, job, tmp_path / str(steps), Console(quiet=True))
         assert report["decoding"] == {}
         loss: float = report["losses"]["feature"]
         return loss
@@ -137,12 +112,11 @@ def test_training_brings_the_drafter_nearer_to_the_target(tiny_models: ModelSet,
 
 
 def test_a_token_file_may_be_npz_or_safetensors(tiny_models: ModelSet, tmp_path: Path) -> None:
-    from safetensors.numpy import save_file
-
     examples = some_examples(tiny_models, 5)
     examples.save(tmp_path / "a.npz")
     with np.load(tmp_path / "a.npz") as archive:
-        save_file({name: archive[name] for name in archive.files}, tmp_path / "b.safetensors")
+        arrays = {name: torch.from_numpy(archive[name]) for name in archive.files}
+    save_file(arrays, tmp_path / "b.safetensors")
     inputs = EncodePromptGraph(tiny_models.target).inputs
     read = [
         load_examples(tmp_path / name, inputs, tiny_models.geometry) for name in ("a.npz", "b.safetensors")
@@ -183,9 +157,9 @@ def test_prompts_lie_beside_pictures_or_in_a_list(pictures: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("mistake", "sentence"),
+    ("mistake", "says"),
     [
-        ("no folder", "there is no folder of pictures at"),
+        ("no folder", "there is no folder of pictures or token files at"),
         ("no pictures", "holds no pictures"),
         ("no prompt", "has no prompt: put it into metadata.jsonl"),
         ("unknown word", "does not know the word 'cat'"),
@@ -197,7 +171,7 @@ def test_prompts_lie_beside_pictures_or_in_a_list(pictures: Path) -> None:
     ],
 )
 def test_mistakes_are_sentences_and_leave_no_drafter(
-    train: Train, pictures: Path, tmp_path: Path, mistake: str, sentence: str
+    train: Train, pictures: Path, tmp_path: Path, mistake: str, says: str
 ) -> None:
     given, held_out = pictures, 2
     match mistake:
@@ -222,10 +196,84 @@ def test_mistakes_are_sentences_and_leave_no_drafter(
             held_out = 8
     result = train(given, "-o", tmp_path / "mine", "--held-out", held_out, "--steps", 1)
     assert result.exit_code == 2
-    lines = result.stderr.strip().splitlines()
-    assert lines[-1].startswith("vvs: ")
-    assert sentence in lines[-1]
+    assert says in sentence(result)
     assert not list(tmp_path.glob("mine/*.safetensors"))
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "says"),
+    [
+        ("--seed", 3, "began with seed 0, but it is to go on with seed 3"),
+        ("--batch", 3, "began with batch 2, but it is to go on with batch 3"),
+        ("--held-out", 3, "began with held-out 2, but it is to go on with held-out 3"),
+        ("--predicted", 0.5, "began with predicted 0.3, but it is to go on with predicted 0.5"),
+        ("--stale", 0.4, "began with stale 0.1, but it is to go on with stale 0.4"),
+        ("--steps", 1, "has 2 steps behind it, more than 1"),
+    ],
+)
+def test_a_run_goes_on_with_what_it_began_with(
+    train: Train, tokens: Path, tmp_path: Path, option: str, value: float, says: str
+) -> None:
+    out = tmp_path / "mine"
+    begun = (tokens, "-o", out, *QUICK, "--steps", 2)
+    assert train(*begun).exit_code == 0
+    before = {path.name: path.read_bytes() for path in out.iterdir()}
+    result = train(*begun, option, value)
+    assert result.exit_code == 2
+    assert f"the run in {out} {says}" in sentence(result)
+    assert {path.name: path.read_bytes() for path in out.iterdir()} == before
+    assert train(*begun, "--steps", 3, "--learning-rate", 1e-4).exit_code == 0
+
+
+def test_a_run_goes_on_with_the_same_data_and_target(
+    train: Train, tokens: Path, pictures: Path, tiny_recipe: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "mine"
+    assert train(tokens, "-o", out, *QUICK).exit_code == 0
+    tokens.with_suffix(".txt").write_text("a green shoe")
+    result = train(tokens, "-o", out, *QUICK)
+    assert result.exit_code == 2
+    assert re.search(
+        "began with examples of SHA-256 [0-9a-f]+, but it is to go on with examples", sentence(result)
+    )
+    # Kept tokens are those of certain pictures.
+    out = tmp_path / "of pictures"
+    assert train(pictures, "-o", out, *QUICK).exit_code == 0
+    (pictures / "red dress" / "0.txt").write_text("a green shoe")
+    result = train(pictures, "-o", out, *QUICK)
+    assert result.exit_code == 2
+    assert "tokens.npz holds tokens of other pictures than" in sentence(result)
+    (pictures / "red dress" / "0.txt").unlink()
+    state = load_file(tiny_recipe.parent / "target.safetensors")
+    save_file({name: tensor + 1 for name, tensor in state.items()}, tiny_recipe.parent / "target.safetensors")
+    result = train(pictures, "-o", out, *QUICK)
+    assert result.exit_code == 2
+    assert "began with a target of SHA-256" in sentence(result)
+
+
+def test_no_room_for_training(
+    train: Train, pictures: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Said before pictures are encoded."""
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=1000))
+    result = train(pictures, "-o", tmp_path / "mine", *QUICK)
+    assert result.exit_code == 1
+    assert re.fullmatch(
+        r"vvs: training the drafter will take about [\d.]+ kB, but only 1 kB are free at .*; "
+        "free some, or choose another place",
+        sentence(result),
+    )
+    assert not (tmp_path / "mine").exists()
+
+
+def test_what_is_written_may_be_read(train: Train, pictures: Path, tmp_path: Path) -> None:
+    assert train(pictures, "-o", tmp_path / "mine", *QUICK).exit_code == 0
+    (tmp_path / "usual").touch()
+    modes = {path.name: path.stat().st_mode for path in (tmp_path / "mine").iterdir()}
+    assert set(modes.values()) == {(tmp_path / "usual").stat().st_mode}
+    assert {"model.safetensors", "tokens.npz", "drafter.train.pt", "training.json", "config.json"} == set(
+        modes
+    )
 
 
 @pytest.mark.parametrize(
