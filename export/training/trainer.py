@@ -118,7 +118,8 @@ class _Run:
             return False
         with self._fitting():
             state: dict[str, Any] = torch.load(self.path, weights_only=True)
-            began, step = state["basis"], state["step"]
+            # States of older versions do not say what they began with.
+            began, step = state.get("basis", {}), state["step"]
         self._require_same(began, step)
         with self._fitting():
             self.stage.module.load_state_dict(state["module"])
@@ -142,7 +143,7 @@ class _Run:
                 f"the run in {self.path.parent} has {step} steps behind it, more than {self.settings.steps}"
             )
         for name, value in self.basis.items():
-            if began[name] != value:
+            if began.get(name, value) != value:
                 raise SettingsError(
                     f"the run in {self.path.parent} began with {name} {began[name]}, but it is to go on with "
                     f"{name} {value}; go on as it began, or begin afresh in another folder"

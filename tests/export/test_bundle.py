@@ -23,7 +23,7 @@ from vvs.export.graphs import EncodePromptGraph, Graph, TargetGraph, named
 from vvs.export.onnx_export import WEIGHTS_FILE, GraphWriter, trace
 from vvs.export.parity import ParityReport, compare, failures, open_graph, require_parity
 from vvs.export.precision import FP32, Numerics, in_precision
-from vvs.manifest import CODEBOOK_LATENTS, CODEBOOK_NEAREST, TOKEN_EMBEDDINGS, Manifest
+from vvs.manifest import CODEBOOK_LATENTS, CODEBOOK_NEAREST, TOKEN_EMBEDDINGS, Manifest, Origin
 
 if TYPE_CHECKING:
     from vvs.export.model_set import ModelSet
@@ -98,6 +98,16 @@ def test_nothing_is_exported_twice(tiny_bundle: Path, tiny_models: ModelSet, ins
     assert outcome.skipped
     assert set(outcome.parity) == set(manifest_of(tiny_bundle).graphs)
     assert "is up to date, nothing to do" in shown.getvalue()
+
+
+def test_an_origin_is_noted_and_rebuilds_nothing(
+    broken_bundle: Path, tiny_models: ModelSet, instead: Any
+) -> None:
+    instead(lambda *_: pytest.fail("built again"))
+    before = manifest_of(broken_bundle)
+    origin = Origin("../tiny.toml", "../weights", "0" * 64)
+    assert export_bundle(tiny_models, broken_bundle, origin=origin).skipped
+    assert manifest_of(broken_bundle) == dataclasses.replace(before, origin=origin)
 
 
 def test_everything_counts_as_a_source(tiny_models: ModelSet) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -76,6 +77,25 @@ def test_a_state_of_another_stage_is_refused(tmp_path: Path) -> None:
     other.module = nn.Linear(2, 2)
     with pytest.raises(VvsError, match=r"line\.train\.pt does not fit this stage"):
         train(other, SETTINGS, tmp_path, QUIET)
+
+
+def test_what_a_run_depends_on_stays(tmp_path: Path) -> None:
+    train(Line(), SETTINGS, tmp_path, QUIET, basis={"pictures": "cats"})
+    path = tmp_path / "line.train.pt"
+    before = path.read_bytes()
+    with pytest.raises(
+        SettingsError, match="began with pictures cats, but it is to go on with pictures dogs"
+    ):
+        train(Line(), SETTINGS, tmp_path, QUIET, basis={"pictures": "dogs"})
+    with pytest.raises(SettingsError, match="began with seed 0, but it is to go on with seed 1"):
+        train(Line(), replace(SETTINGS, seed=1), tmp_path, QUIET, basis={"pictures": "cats"})
+    with pytest.raises(SettingsError, match="has 12 steps behind it, more than 11"):
+        train(Line(), replace(SETTINGS, steps=11), tmp_path, QUIET, basis={"pictures": "cats"})
+    assert path.read_bytes() == before
+    state = torch.load(path)
+    del state["basis"]
+    torch.save(state, path)
+    train(Line(), SETTINGS, tmp_path, QUIET, basis={"pictures": "dogs"})
 
 
 @pytest.mark.parametrize(
