@@ -95,7 +95,7 @@ def test_what_the_baselines_cannot_do(models: ModelSet) -> None:
 
     with pytest.raises(SettingsError, match="temperature and top-k only"):
         EagerAR(models, nothing, GenerationConfig(sampling=Sampling(top_p=0.5)))
-    with pytest.raises(SettingsError, match="skips by a step.s number or never"):
+    with pytest.raises(SettingsError, match=r"skips by a step.s number or never"):
         EagerVVS(models, nothing, GenerationConfig(tree=CHAIN, skipping=Dynamic()))
     wider = GenerationConfig(tree=CHAIN, skipping=Uniform(2), skip_tree=CHAIN)
     with pytest.raises(SettingsError, match="one tree and the path selector random only"):
