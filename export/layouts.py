@@ -156,8 +156,8 @@ def check_kind(checkpoint: Checkpoint, kind: Kind) -> None:
     """Raise CheckpointError if a checkpoint is of another kind than the one it is to be."""
     if checkpoint.layout.kind is not kind:
         raise CheckpointError(
-            f"{checkpoint.path} is to be the {kind.value}, but its tensors are those of "
-            f"a {checkpoint.layout.kind.value} ({checkpoint.layout.name})"
+            f"{checkpoint.path} is to be the {kind.value}, but its tensors are of kind "
+            f"{checkpoint.layout.kind.value} ({checkpoint.layout.name})"
         )
 
 

@@ -234,7 +234,7 @@ def only_sentencepiece(folder: Path) -> None:
         (lambda f: shutil.copy(f / "a.pt", f / "some_vq"), "some_vq is no checkpoint: it must end in one of"),
         (
             lambda f: shutil.copytree(f / "b", f / "some_target"),
-            "some_target is to be the target, but its tensors are those of a drafter (EAGLE drafter)",
+            "some_target is to be the target, but its tensors are of kind drafter (EAGLE drafter)",
         ),
         (
             lambda f: (f / "b" / "config.json").write_text('{"hidden_size": 128}'),

@@ -176,7 +176,7 @@ def test_going_on_from_a_drafter_in_a_folder_of_weights(
         ("no target", ("--grid", 6), 1, "nothing else in"),
         ("two targets", ("--grid", 6), 1, "holds several of kind target (one, other)"),
         ("no heads", ("--grid", 6), 1, "no published size, so say how many heads it has"),
-        ("drafter", ("--grid", 6), 1, "is to be the target, but its tensors are those of a drafter"),
+        ("drafter", ("--grid", 6), 1, "is to be the target, but its tensors are of kind drafter"),
         ("nowhere", (), 2, "there is no recipe, bundle or checkpoint at"),
     ],
 )
