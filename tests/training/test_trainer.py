@@ -83,7 +83,7 @@ def test_what_a_run_depends_on_stays(tmp_path: Path) -> None:
     train(Line(), SETTINGS, tmp_path, QUIET, basis={"pictures": "cats"})
     path = tmp_path / "line.train.pt"
     before = path.read_bytes()
-    with pytest.raises(SettingsError, match="began with pictures cats, but .* with pictures dogs"):
+    with pytest.raises(SettingsError, match=r"began with pictures cats, but .* with pictures dogs"):
         train(Line(), SETTINGS, tmp_path, QUIET, basis={"pictures": "dogs"})
     with pytest.raises(SettingsError, match="began with seed 0, but it is to go on with seed 1"):
         train(Line(), replace(SETTINGS, seed=1), tmp_path, QUIET, basis={"pictures": "cats"})
