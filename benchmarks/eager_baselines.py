@@ -23,7 +23,7 @@ from vvs.export.layers import Rows, prompt_visibility, visibility_bias
 from vvs.export.llamagen import Target
 from vvs.export.model_set import ModelSet
 from vvs.selection import RandomPath
-from vvs.skipping import EMITTED_BEFORE_FIRST_SKIP, Never, PlannedPolicy
+from vvs.skipping import Never, PlannedPolicy, may_skip
 from vvs.statistics import Statistics, StepKind, StepTimes
 
 Encode = Callable[[str], Conditioning]
@@ -277,8 +277,7 @@ class _Growing:
         tree = self._draft()
         skipping = self.config.skipping
         wants = isinstance(skipping, PlannedPolicy) and skipping.plans(self.statistics.steps)
-        enough = len(self.tokens) - 1 > EMITTED_BEFORE_FIRST_SKIP
-        if not (wants and enough and self._skip(tree)):
+        if not (wants and may_skip(len(self.tokens) - 1) and self._skip(tree)):
             self._verify(tree)
 
     def _draft(self) -> _Tree:

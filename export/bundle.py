@@ -50,7 +50,7 @@ from vvs.manifest import (
     Origin,
     ParityReport,
 )
-from vvs.runtime.whole_file import whole_file, whole_folder
+from vvs.runtime.whole_file import whole_folder, write_json
 
 GRAPH_SOURCES = (
     "compact", "draft_tree", "drafter", "graphs", "int8", "layers", "llamagen", "nucleus", "onnx_export",
@@ -211,8 +211,7 @@ def _build(
 
 
 def _write_manifest(manifest: Manifest, folder: Path) -> None:
-    with whole_file(folder / MANIFEST_FILE) as temporary:
-        temporary.write_text(json.dumps(manifest.to_dict(), indent=1) + "\n", encoding="utf-8")
+    write_json(folder / MANIFEST_FILE, manifest.to_dict(), indent=1)
 
 
 def _check_place(path: Path) -> None:

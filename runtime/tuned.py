@@ -3,7 +3,6 @@
 The manifest is the only file that changes; graphs, arrays and their hashes stay as they are.
 """
 
-import json
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -12,7 +11,7 @@ from vvs.manifest import MANIFEST_FILE
 from vvs.runtime.bundle import Bundle, read_manifest
 from vvs.runtime.cpus import processor, usable_cpus
 from vvs.runtime.cuda_driver import find_driver
-from vvs.runtime.whole_file import whole_file
+from vvs.runtime.whole_file import write_json
 
 GPU_BACKENDS = ("cuda", "onnxruntime-cuda")
 
@@ -44,5 +43,4 @@ def write_defaults(bundle: Bundle, device: str, settings: Mapping[str, Any]) -> 
     """
     manifest = read_manifest(bundle.path)
     changed = replace(manifest, device_defaults={**manifest.device_defaults, device: dict(settings)})
-    with whole_file(bundle.path / MANIFEST_FILE) as temporary:
-        temporary.write_text(json.dumps(changed.to_dict(), indent=1) + "\n", encoding="utf-8")
+    write_json(bundle.path / MANIFEST_FILE, changed.to_dict(), indent=1)

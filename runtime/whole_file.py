@@ -1,11 +1,13 @@
 """Files and folders that appear under their name only when complete, with the permissions a user expects."""
 
+import json
 import os
 import secrets
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 EXECUTABLE = 0o111
 
@@ -28,6 +30,12 @@ def whole_file(path: Path) -> Iterator[Path]:
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def write_json(path: Path, data: Any, indent: int = 2) -> None:
+    """Write plain data as indented JSON, whole or not at all."""
+    with whole_file(path) as temporary:
+        temporary.write_text(json.dumps(data, indent=indent) + "\n", encoding="utf-8")
 
 
 @contextmanager

@@ -1,7 +1,6 @@
 """Builder: the engines of a bundle, each written whole or not at all; up-to-date ones are left alone."""
 
 import dataclasses
-import json
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -29,7 +28,7 @@ from vvs.runtime.cuda_driver import Driver, find_driver
 from vvs.runtime.engine_file import engine_file, read_record, record_file, require_intact
 from vvs.runtime.tensorrt_log import make_logger
 from vvs.runtime.tensorrt_package import TensorRT, load_tensorrt
-from vvs.runtime.whole_file import whole_file
+from vvs.runtime.whole_file import whole_file, write_json
 
 LAYERS_SUFFIX = ".layers.json"
 
@@ -230,8 +229,7 @@ class _Workshop:
             build_seconds=round(seconds, 3),
             command=self._settings.command(self._bundle.path, job.identity.arch),
         )
-        with whole_file(record_file(job.path)) as temporary:
-            temporary.write_text(json.dumps(record.to_dict(), indent=1) + "\n", encoding="utf-8")
+        write_json(record_file(job.path), record.to_dict(), indent=1)
         return size
 
     def _warn(self, sentence: str) -> None:

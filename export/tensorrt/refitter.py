@@ -6,7 +6,6 @@ TensorRT itself refuses a graph that has another structure. A stripped engine ge
 """
 
 import dataclasses
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,7 +30,7 @@ from vvs.runtime.engine_file import (
 from vvs.runtime.tensorrt_loader import architecture, open_plan, wanted_by
 from vvs.runtime.tensorrt_log import Messages, make_logger
 from vvs.runtime.tensorrt_package import TensorRT, load_tensorrt
-from vvs.runtime.whole_file import whole_file
+from vvs.runtime.whole_file import whole_file, write_json
 
 REFIT, STRIPPED = "refit", "strip-weights"
 
@@ -174,5 +173,4 @@ def _write(bundle: Bundle, refit: _Refit, plan: Any) -> None:
         bytes=size,
         sha256=sha256,
     )
-    with whole_file(record_file(refit.path)) as temporary:
-        temporary.write_text(json.dumps(record.to_dict(), indent=1) + "\n", encoding="utf-8")
+    write_json(record_file(refit.path), record.to_dict(), indent=1)

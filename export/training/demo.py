@@ -28,7 +28,7 @@ from vvs.export.training.vq_stage import VQStage
 from vvs.export.training.weights import load_weights, save_weights
 from vvs.export.vq import VQConfig, VQTokenizer
 from vvs.geometry import Geometry
-from vvs.runtime.whole_file import whole_file
+from vvs.runtime.whole_file import write_json
 
 CODES = 512
 CODE_DIM = 8
@@ -123,8 +123,7 @@ class DemoTraining:
             figures[name] = {"steps": steps} | self.stages()[name]()
             shown = ", ".join(f"{key} {value:.4g}" for key, value in figures[name].items())
             self.console.print(f"{name}: held out: {shown}", highlight=False)
-            with whole_file(report) as temporary:
-                temporary.write_text(json.dumps(figures, indent=2) + "\n")
+            write_json(report, figures)
 
     @property
     def _report(self) -> Path:

@@ -4,7 +4,6 @@ Features are computed by the target step by step and not kept: a 512-pixel pictu
 2.6 MB of them, a thousand times its tokens.
 """
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,7 +26,7 @@ from vvs.export.training.drafter_stage import DrafterStage, FeatureMix
 from vvs.export.training.token_examples import TokenExamples
 from vvs.export.training.trainer import TrainSettings, train
 from vvs.export.training.weights import save_weights
-from vvs.runtime.whole_file import whole_file
+from vvs.runtime.whole_file import write_json
 from vvs.sampling import Sampling
 from vvs.skipping import Never, Uniform
 from vvs.statistics import Statistics, StepKind
@@ -96,7 +95,7 @@ def train_own_drafter(
         "losses": _mean_losses(judged, job.training.batch),
         "decoding": _decoded(models, drafter, held_out, job, console),
     }
-    _write_json(out / REPORT_FILE, report)
+    write_json(out / REPORT_FILE, report)
     return report
 
 
@@ -120,7 +119,7 @@ def _fresh(models: ModelSet) -> Drafter:
 
 def _write(drafter: Drafter, out: Path) -> None:
     config = drafter.config
-    _write_json(
+    write_json(
         out / "config.json",
         {
             "architectures": ["EagleDrafter"],
@@ -176,8 +175,3 @@ def _lengths(statistics: tuple[Statistics, ...]) -> dict[str, float]:
         "accepted_verify": float(np.mean([s.mean_accepted(StepKind.VERIFY) for s in statistics])),
         "accepted_skip": float(np.mean([s.mean_accepted(StepKind.SKIP) for s in statistics])),
     }
-
-
-def _write_json(path: Path, data: Mapping[str, Any]) -> None:
-    with whole_file(path) as temporary:
-        temporary.write_text(json.dumps(data, indent=2) + "\n")

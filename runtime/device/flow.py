@@ -32,8 +32,8 @@ class Embed:
 
 
 @dataclass(frozen=True, eq=False)
-class If:
-    """Run a body if the condition is not 0."""
+class _Guarded:
+    """One body behind a condition."""
 
     condition: Condition
     body: "Flow"
@@ -44,17 +44,12 @@ class If:
         return (self.body,)
 
 
-@dataclass(frozen=True, eq=False)
-class While:
+class If(_Guarded):
+    """Run a body if the condition is not 0."""
+
+
+class While(_Guarded):
     """Run a body as long as the condition is not 0; the body must set it again."""
-
-    condition: Condition
-    body: "Flow"
-
-    @property
-    def bodies(self) -> "tuple[Flow, ...]":
-        """All bodies."""
-        return (self.body,)
 
 
 @dataclass(frozen=True, eq=False)
