@@ -14,6 +14,7 @@ NUMBERS: dict[str, type[int] | type[float]] = {
     "temperature": float,
     "top_p": float,
     "cfg_scale": float,
+    "draft_cfg_ratio": float,
     "top_k": int,
 }
 

@@ -292,7 +292,7 @@ class _Growing:
             (past + 1 + torch.arange(A))[None].expand(g, -1),
             torch.full((g,), A),
             torch.full((g,), past),
-            torch.tensor([self.config.cfg_scale]),
+            torch.tensor([self.config.draft_cfg_scale]),
             torch.tensor([sampling.temperature]),
             torch.tensor([sampling.top_p]),
             *self.draft_cache,

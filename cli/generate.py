@@ -58,6 +58,10 @@ def generate(
     top_k: Annotated[int | None, typer.Option(help="Keep the k likeliest tokens; 0 keeps all.")] = None,
     top_p: Annotated[float | None, typer.Option(help="Keep the likeliest tokens up to this mass.")] = None,
     cfg: Annotated[float | None, typer.Option(help="Scale of classifier-free guidance.")] = None,
+    draft_cfg_ratio: Annotated[
+        float | None,
+        typer.Option(help="Guidance of drafting over that of the target; above 1 helps skipped steps."),
+    ] = None,
     batch: Annotated[int | None, typer.Option(help="Pictures generated at once.")] = None,
     contact_sheet: Annotated[
         bool,
@@ -107,6 +111,7 @@ def generate(
         "top_k": top_k,
         "top_p": top_p,
         "cfg_scale": cfg,
+        "draft_cfg_ratio": draft_cfg_ratio,
     }
     from vvs.runtime.pipeline import Pipeline
     from vvs.runtime.settings import default_mode

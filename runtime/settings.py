@@ -1,11 +1,11 @@
 """Settings: a mode's preset, a bundle's recommendations and a user's options, made one configuration.
 
 The keys of ``manifest.defaults``, all optional and written as :meth:`GenerationConfig.describe` writes
-them: ``mode``; ``temperature``, ``top_k``, ``top_p`` and ``cfg_scale``, which hold for every mode; ``tree``,
-for every mode that drafts (the manifest's ``default_tree`` otherwise); ``acceptance``, ``policy`` (also
-called ``skipping``) and ``selector``, which replace a mode's preset only where that preset is of the same
-kind, so that they never turn one mode into another; and ``modes``, which holds settings for single modes by
-name and has the last word.
+them: ``mode``; ``temperature``, ``top_k``, ``top_p``, ``cfg_scale`` and ``draft_cfg_ratio``, which hold for
+every mode; ``tree``, for every mode that drafts (the manifest's ``default_tree`` otherwise);
+``acceptance``, ``policy`` (also called ``skipping``) and ``selector``, which replace a mode's preset only
+where that preset is of the same kind, so that they never turn one mode into another; and ``modes``, which
+holds settings for single modes by name and has the last word.
 """
 
 from collections.abc import Mapping

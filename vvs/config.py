@@ -39,9 +39,13 @@ class GenerationConfig:
     skip_tree: str | None = None
     """Name of the tree to draft in steps that are planned to be skipped; None is ``tree``. No target sees
     it, so it can be wider than one that is verified. Needs a :class:`vvs.skipping.PlannedPolicy`."""
+    draft_cfg_ratio: float = 1.0
+    """Guidance scale of drafting over that of the target. Above 1, drafts lean further towards the prompt,
+    which makes up for what skipped steps lose of it; rules that are exact stay so, whatever is drafted."""
 
     def __post_init__(self) -> None:
         check_real("cfg_scale", self.cfg_scale, at_least=0)
+        check_real("draft_cfg_ratio", self.draft_cfg_ratio, at_least=0)
         if self.tree is not None and (not isinstance(self.tree, str) or not self.tree):
             raise SettingsError(f"tree is {self.tree!r}, but it must be the name of a draft tree or None")
         if self.skip_tree is not None and not (self.tree and isinstance(self.skipping, PlannedPolicy)):
@@ -64,6 +68,11 @@ class GenerationConfig:
                 "whose tokens it could accept; name a tree, or use exact"
             )
 
+    @property
+    def draft_cfg_scale(self) -> float:
+        """Guidance scale of drafting."""
+        return self.cfg_scale * self.draft_cfg_ratio
+
     def describe(self) -> dict[str, Any]:
         """Write all settings as plain JSON values that :meth:`parse` reads back."""
         return {
@@ -71,6 +80,7 @@ class GenerationConfig:
             "top_k": int(self.sampling.top_k),
             "top_p": float(self.sampling.top_p),
             "cfg_scale": float(self.cfg_scale),
+            "draft_cfg_ratio": float(self.draft_cfg_ratio),
             "tree": self.tree,
             "skip_tree": self.skip_tree,
             "acceptance": ACCEPTANCE_RULES.describe(self.acceptance),

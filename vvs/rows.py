@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from vvs.arrays import FeatureArray, Float32Array, IntArray
+from vvs.arrays import FeatureArray, IntArray
 from vvs.engine import DraftRows, TargetRows
 from vvs.request import Request
 
@@ -54,7 +54,7 @@ def target_rows(requests: Sequence[Request]) -> tuple[TargetRows, list[TargetSpa
         positions=positions,
         ancestors=ancestors,
         past_length=np.array([request.progress.target_rows for request in requests], np.int64),
-        cfg_scale=_cfg_scale(requests),
+        cfg_scale=np.array([request.config.cfg_scale for request in requests], np.float32),
     ), spans
 
 
@@ -66,16 +66,16 @@ def draft_rows(requests: Sequence[Request]) -> DraftRows:
     count = np.array(counts, np.int64)
     # Drafter row i embeds the token at position i + 1. Padded rows repeat the root's position.
     positions = past_length[:, None] + np.minimum(np.arange(1, max(counts) + 1), count[:, None])
-    samplings = [request.config.sampling for request in requests]
+    configs = [request.config for request in requests]
     return DraftRows(
         features=features,
         tokens=tokens,
         positions=positions,
         count=count,
         past_length=past_length,
-        cfg_scale=_cfg_scale(requests),
-        temperature=np.array([sampling.temperature for sampling in samplings], np.float32),
-        top_p=np.array([sampling.top_p for sampling in samplings], np.float32),
+        cfg_scale=np.array([config.draft_cfg_scale for config in configs], np.float32),
+        temperature=np.array([config.sampling.temperature for config in configs], np.float32),
+        top_p=np.array([config.sampling.top_p for config in configs], np.float32),
     )
 
 
@@ -91,7 +91,3 @@ def _padded(requests: Sequence[Request], A: int) -> tuple[FeatureArray, IntArray
         features[:, i, : next_tokens.size] = of_request
         tokens[i, : next_tokens.size] = next_tokens
     return features.reshape(-1, A, D), tokens
-
-
-def _cfg_scale(requests: Sequence[Request]) -> Float32Array:
-    return np.array([request.config.cfg_scale for request in requests], np.float32)

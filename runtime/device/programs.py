@@ -199,7 +199,11 @@ class Programs:
         yield self._launch(
             table.DRAFT_INPUTS, {**inputs, "rows": A, "tree": number, "feature_bytes": feature_bytes}
         )
-        settings = {name: arrays[name] for name in ("cfg_scale", "temperature", "top_p")}
+        settings = {
+            "cfg_scale": arrays["draft_cfg_scale"],
+            "temperature": arrays["temperature"],
+            "top_p": arrays["top_p"],
+        }
         cache = arrays["draft_cache"]
         past = {"past_k": cache.part(0), "past_v": cache.part(1)}
         new = arrays["draft_new"].leading((*cache.shape[:3], A, cache.shape[-1]))

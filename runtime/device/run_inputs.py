@@ -58,10 +58,14 @@ class RunInputs:
         self._put("choices", choices)
         self._put("reals", reals)
         self._put("uniforms", uniforms)
-        samplings = [config.sampling for config in configs]
-        self._put("cfg_scale", np.array([config.cfg_scale for config in configs], np.float32))
-        self._put("temperature", np.array([sampling.temperature for sampling in samplings], np.float32))
-        self._put("top_p", np.array([sampling.top_p for sampling in samplings], np.float32))
+        inputs = {
+            "cfg_scale": [config.cfg_scale for config in configs],
+            "draft_cfg_scale": [config.draft_cfg_scale for config in configs],
+            "temperature": [config.sampling.temperature for config in configs],
+            "top_p": [config.sampling.top_p for config in configs],
+        }
+        for name, values in inputs.items():
+            self._put(name, np.array(values, np.float32))
         return np.array([numbers.size for numbers in taken], np.int64)
 
     def prompts(self, conditioning: Conditioning) -> None:

@@ -145,9 +145,8 @@ class RunPlan:
         plan.add(CONSTANTS, "embeddings", (V, geometry.hidden), embeddings)
         plan.add(CONSTANTS, "directions", (V, geometry.code_dim), "float64")
         plan.add(CONSTANTS, "nearest", (V, max(1, self.neighbours)), "int32")
-        plan.add(CONSTANTS, "cfg_scale", (R,), "float32")
-        plan.add(CONSTANTS, "temperature", (R,), "float32")
-        plan.add(CONSTANTS, "top_p", (R,), "float32")
+        for name in ("cfg_scale", "draft_cfg_scale", "temperature", "top_p"):
+            plan.add(CONSTANTS, name, (R,), "float32")
         for tensor in self.manifest.graphs[ENCODE_PROMPT].inputs:
             shape = tuple(R if size == "R" else int(size) for size in tensor.shape)
             plan.add(ENGINES, f"prompt.{tensor.name}", shape, tensor.dtype)

@@ -51,6 +51,18 @@ def test_modes_may_be_mixed_in_one_batch(pipeline: Pipeline) -> None:
         np.testing.assert_array_equal(mixed.tokens[i], pipeline.generate(prompt, mode, 3 + i).tokens[0])
 
 
+def test_what_drafting_is_guided_by_changes_no_exact_greedy_picture(pipeline: Pipeline) -> None:
+    """But it changes what is drafted, and how much of it is accepted."""
+    ar = pipeline.generate(PROMPTS, pipeline.configure("ar", temperature=0))
+    passes = set()
+    for ratio in (0.0, 1.0, 3.0):
+        config = pipeline.configure("eagle", temperature=0, draft_cfg_ratio=ratio)
+        eagle = pipeline.generate(PROMPTS, config)
+        np.testing.assert_array_equal(eagle.tokens, ar.tokens)
+        passes.add(tuple(one.forward_passes for one in eagle.statistics))
+    assert len(passes) > 1
+
+
 def test_threads_share_a_pipeline(pipeline: Pipeline) -> None:
     def draw(seed: int) -> np.ndarray:
         return pipeline.generate(PROMPTS[:2], None, seed).pixels

@@ -69,7 +69,7 @@ def test_draws_what_the_host_draws(
 def test_batches_mix_trees_and_plans(host: Pipeline, device: Pipeline) -> None:
     configs = [
         host.configure("vvs", tree="narrow", skip_tree="wide", policy="uniform:2", selector="sampled"),
-        host.configure("vvs", tree="deep", skip_tree="narrow", policy="share:0.6"),
+        host.configure("vvs", tree="deep", skip_tree="narrow", policy="share:0.6", draft_cfg_ratio=2.5),
         host.configure("eagle", tree="narrow"),
         host.configure("ar"),
     ]

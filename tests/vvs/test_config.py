@@ -33,7 +33,14 @@ SAMPLINGS = st.builds(Sampling, st.floats(0, 9), st.integers(0, 9999), st.floats
 
 @given(
     st.builds(
-        GenerationConfig, SAMPLINGS, st.floats(0, 20), st.just("k10-d4-n58"), RULES, POLICIES, SELECTORS
+        GenerationConfig,
+        SAMPLINGS,
+        st.floats(0, 20),
+        st.just("k10-d4-n58"),
+        RULES,
+        POLICIES,
+        SELECTORS,
+        draft_cfg_ratio=st.floats(0, 4),
     )
 )
 def test_a_configuration_survives_json(config: GenerationConfig) -> None:
@@ -130,6 +137,8 @@ def test_the_modes() -> None:
         (lambda: configure("ar", heat=1), "unknown setting 'heat'; there is temperature, top_k"),
         (lambda: configure("ar", cfg_scale=-1), "cfg_scale is -1, but it must be a finite number >= 0"),
         (lambda: configure("ar", cfg_scale=float("inf")), "cfg_scale is inf"),
+        (lambda: configure("ar", draft_cfg_ratio="much"), "draft_cfg_ratio is 'much', but it must be"),
+        (lambda: configure("vvs", tree="k2-d1-n4", draft_cfg_ratio=-0.5), "draft_cfg_ratio is -0.5, but it"),
         (lambda: GenerationConfig(tree=""), "tree is '', but it must be the name"),
         (lambda: GenerationConfig(acceptance="exact"), "'exact' is not a registered acceptance rule"),
         (lambda: GenerationConfig(sampling=1.0), "sampling is 1.0, but it must be a Sampling"),

@@ -86,6 +86,17 @@ def test_planned_skips_may_draft_a_tree_of_their_own(interval: int, seed: int, d
     np.testing.assert_array_equal(alone[0], tokens[0])
 
 
+def test_drafting_may_have_a_guidance_scale_of_its_own() -> None:
+    """Beside a request that drafts with the target's."""
+    engine = engine_of()
+    configs = [
+        configure("vvs", SMALL.name, acceptance="exact", cfg_scale=2.0, draft_cfg_ratio=1.75),
+        configure("eagle", SMALL.name, cfg_scale=1.5),
+    ]
+    decode(engine, configs, [0, 0], [1, 2])
+    assert engine.sessions[0].scales == {"draft": {3.5, 1.5}, "target": {2.0, 1.5}}
+
+
 def test_plain_ar_needs_one_pass_per_token_and_never_drafts() -> None:
     engine = engine_of()
     tokens, events, (statistics,) = decode(engine, [configure("ar")], [3], [1])

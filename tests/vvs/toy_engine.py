@@ -89,6 +89,8 @@ class ToySession:
         """Tokens the drafter has consumed for image positions."""
         self.last: tuple[np.ndarray, TargetRows] | None = None
         self.verified_chains: list[int] = []
+        self.scales: dict[str, set[float]] = {"draft": set(), "target": set()}
+        """Guidance scales that were asked for."""
 
     def close(self) -> None:
         self.closed = True
@@ -119,6 +121,7 @@ class ToySession:
         assert inputs.positions.shape == (n, T)
         assert inputs.ancestors.shape == (n, T, T)
         assert len(set(rows.tolist())) == n == len(rows)
+        self.scales["target"] |= set(inputs.cfg_scale.tolist())
         logits = np.zeros((n, T, g.vocabulary), np.float32)
         features = np.zeros((g.guidance_rows, n, T, HIDDEN), np.float32)
         for i, r in enumerate(rows):
@@ -154,6 +157,7 @@ class ToySession:
         g, n = self.engine.geometry, len(rows)
         P, A = g.prompt_length, inputs.tokens.shape[1]
         features = inputs.features.reshape(g.guidance_rows, n, A, HIDDEN)
+        self.scales["draft"] |= set(inputs.cfg_scale.tolist())
         grown = []
         for i, r in enumerate(rows):
             count = int(inputs.count[i])
