@@ -9,7 +9,7 @@ from vvs.arrays import Float64Array
 from vvs.checks import check_flag, check_real
 from vvs.registry import Registry
 from vvs.sampling import sample
-from vvs.tree import NO_NODE, DraftTree
+from vvs.tree import DraftTree
 from vvs.uniforms import Uniforms
 
 LEAST_SCORE = -700.0
@@ -94,8 +94,7 @@ class MostConfidentPath:
 
     def choose(self, tree: DraftTree, uniforms: Uniforms) -> Selection:
         """Choose by the scores of the leaves."""
-        leaves = tree.paths.max(axis=1)  # parents come before children, so the leaf has the largest index
-        path = int(tree.scores[leaves].argmax())
+        path = int(tree.scores[tree.branching.leaves].argmax())
         return Selection(path, taken_length(tree, path, truncate=self.truncate))
 
 
@@ -105,10 +104,11 @@ def path_probabilities(tree: DraftTree, temperature: float = 1.0) -> Float64Arra
     Scores are cumulative log-probabilities; those of siblings differ by what the drafter gives each. They are
     divided by the temperature, and then raised to -700 at least.
     """
-    share = np.exp(np.maximum(tree.scores.astype(np.float64) / temperature, LEAST_SCORE))
+    share: Float64Array = np.exp(np.maximum(tree.scores.astype(np.float64) / temperature, LEAST_SCORE))
+    if tree.branching.flat:
+        return share[1:] / share[1:].sum()
     share[1:] /= np.bincount(tree.parents[1:], share[1:], minlength=tree.nodes)[tree.parents[1:]]
-    leaves = tree.paths.max(axis=1)
-    probabilities: Float64Array = np.where(tree.ancestors[leaves], share, 1.0).prod(axis=1)
+    probabilities: Float64Array = np.where(tree.ancestors[tree.branching.leaves], share, 1.0).prod(axis=1)
     return probabilities
 
 
@@ -118,6 +118,5 @@ def taken_length(tree: DraftTree, path: int, *, truncate: bool) -> int:
     With dynamic truncation (VVS) ``m = min(last index of the path, avg - 1)``, where avg is the number of
     tokens on all paths, root counted on each, divided by the number of paths, rounded down.
     """
-    present = tree.paths != NO_NODE
-    last = int(np.count_nonzero(present[path])) - 1
-    return min(last, int(np.count_nonzero(present)) // len(present) - 1) if truncate else last
+    last = tree.branching.drafted[path]
+    return min(last, tree.branching.mean_nodes - 1) if truncate else last

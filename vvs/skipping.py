@@ -12,10 +12,11 @@ from typing import Protocol, runtime_checkable
 
 import numpy as np
 
+from vvs.branching import NO_NODE
 from vvs.checks import check_integer, check_real
 from vvs.codebook import Codebook
 from vvs.registry import Registry
-from vvs.tree import NO_NODE, DraftTree
+from vvs.tree import DraftTree
 
 EMITTED_BEFORE_FIRST_SKIP = 5
 """No step is skipped until more tokens than this are emitted: there must be features to reuse."""

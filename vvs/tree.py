@@ -3,16 +3,14 @@
 Knows nothing of how a tree is grown (the drafter's graph does that) or judged (:mod:`vvs.acceptance`).
 """
 
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from vvs.arrays import BoolArray, Float32Array, IntArray
+from vvs.branching import NO_NODE, Branching, branching_of
 from vvs.engine import DraftResult
 from vvs.errors import BackendError
-
-NO_NODE = -1
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,6 +27,8 @@ class DraftTree:
     depth: IntArray  # [N], depth[0] = 0
     ancestors: BoolArray  # [N, N], self included
     scores: Float32Array  # [N] cumulative log-probability under the drafter, 0 at the root
+    branching: Branching = field(init=False)
+    """What follows from the parents."""
 
     def __post_init__(self) -> None:
         N = self.tokens.shape[0]
@@ -38,41 +38,22 @@ class DraftTree:
                 f"a draft tree of {N} nodes has arrays {shapes} and ancestors {self.ancestors.shape}, "
                 f"but needs [{N}] and [{N}, {N}]"
             )
-        root, *parents = self.parents.tolist()
-        if root != NO_NODE or not all(0 <= parent < node for node, parent in enumerate(parents, start=1)):
-            raise BackendError(
-                "a draft tree must start with its root and list every parent before its children"
-            )
+        object.__setattr__(self, "branching", branching_of(self.parents))
 
     @property
     def nodes(self) -> int:
         """N, nodes with the root."""
         return int(self.tokens.shape[0])
 
-    @cached_property
+    @property
     def paths(self) -> IntArray:
-        """All paths from the root to a leaf, ``[paths, longest]`` node indices, -1 where a path has ended.
+        """All paths from the root to a leaf, as :attr:`vvs.branching.Branching.paths`."""
+        return self.branching.paths
 
-        Ordered by comparing node indices from the root on, "no node" sorting last.
-        """
-        is_leaf = np.ones(self.nodes, np.bool_)
-        is_leaf[self.parents[1:]] = False
-        on_path = self.ancestors[is_leaf]
-        path, node = np.nonzero(on_path)
-        paths = np.full((len(on_path), int(self.depth.max()) + 1), self.nodes, np.int64)
-        paths[path, self.depth[node]] = node
-        if paths.shape[1] > 2:  # children of the root are in order already
-            paths = paths[np.lexsort(paths.T[::-1])]
-        paths[paths == self.nodes] = NO_NODE
-        return paths
-
-    @cached_property
+    @property
     def children(self) -> tuple[tuple[int, ...], ...]:
         """Children of every node by rising index, which is the order in which the paths meet them."""
-        children: list[list[int]] = [[] for _ in range(self.nodes)]
-        for node, parent in enumerate(self.parents.tolist()[1:], start=1):
-            children[parent].append(node)
-        return tuple(map(tuple, children))
+        return self.branching.children
 
     def first_path_through(self, nodes: IntArray) -> int:
         """Index of the first path that starts with ``nodes`` (from the root on)."""
