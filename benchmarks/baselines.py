@@ -23,13 +23,14 @@ PUBLISHED = "vvs as published"
 
 
 def recipe_models(recipe: Path, bundle: Bundle) -> "ModelSet":
-    """The models of a bundle's recipe in PyTorch, with the bundle's trees.
+    """The models of a bundle's recipe in PyTorch, with the bundle's trees and its rounding.
 
     Raises:
         SettingsError: PyTorch is missing, or the recipe makes another model than the bundle's.
 
     """
     try:
+        from vvs.export.dequantised import dequantise
         from vvs.export.precision import Numerics
         from vvs.export.recipe import load_recipe
     except ImportError as error:
@@ -38,12 +39,13 @@ def recipe_models(recipe: Path, bundle: Bundle) -> "ModelSet":
             "install it with `pip install 'vvs-toolkit[export]'`"
         ) from error
     manifest = bundle.manifest
-    models = load_recipe(recipe).models(numerics=Numerics(manifest.precision, manifest.kept_fp32))
+    numerics = Numerics(manifest.precision, manifest.kept_fp32)
+    models = load_recipe(recipe).models(numerics=numerics)
     if models.geometry != manifest.geometry:
         raise SettingsError(
             f"{recipe} makes a model of {models.geometry}, but the bundle's is {manifest.geometry}"
         )
-    return replace(models, trees=manifest.trees, default_tree=manifest.default_tree)
+    return replace(dequantise(models, numerics), trees=manifest.trees, default_tree=manifest.default_tree)
 
 
 def eager_engine(recipe: Path, bundle: Bundle) -> Engine:
