@@ -106,7 +106,9 @@ def path_probabilities(tree: DraftTree, temperature: float = 1.0) -> Float64Arra
     """
     share: Float64Array = np.exp(np.maximum(tree.scores.astype(np.float64) / temperature, LEAST_SCORE))
     if tree.branching.flat:
-        return share[1:] / share[1:].sum()
+        share = share[1:]
+        share /= share.sum()
+        return share
     share[1:] /= np.bincount(tree.parents[1:], share[1:], minlength=tree.nodes)[tree.parents[1:]]
     probabilities: Float64Array = np.where(tree.ancestors[tree.branching.leaves], share, 1.0).prod(axis=1)
     return probabilities
