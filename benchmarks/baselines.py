@@ -94,7 +94,9 @@ def eager_runners(
         notes.append(f"torch.compile is left out: {reason}.")
     else:
         runners.append(EagerAR(models, encode_one, ar, compiled=True))
-    published = replace(pipeline.configure("vvs", acceptance="exact", selector="random"), skip_tree=None)
+    published = replace(
+        pipeline.configure("vvs", acceptance="exact", selector="random", draft_cfg_ratio=1.0), skip_tree=None
+    )
     runners += [
         EagerVVS(models, encode_one, pipeline.configure("eagle", acceptance="exact")),
         EagerVVS(models, encode_one, published),

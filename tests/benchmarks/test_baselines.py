@@ -119,6 +119,17 @@ def test_the_benchmark_measures_them_in_the_same_run(
     assert re.search("eager PyTorch vvs takes .* times as long as vvs as published, with the same", report)
 
 
+def test_what_is_as_published_drafts_with_the_guidance_of_the_target(
+    tiny_bundle: Path, tiny_recipe: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pipeline = Pipeline.from_bundle(tiny_bundle)
+    monkeypatch.setitem(pipeline.bundle.manifest.defaults, "draft_cfg_ratio", 2.0)
+    assert pipeline.configure("vvs").draft_cfg_ratio == 2
+    runners, _ = eager_runners(tiny_recipe, pipeline)
+    ratios = {runner.label: runner.config["draft_cfg_ratio"] for runner in runners}
+    assert ratios["vvs as published"] == ratios["eager PyTorch vvs"] == 1
+
+
 def test_without_pytorch_its_loops_are_left_out(tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("vvs.benchmarks.baselines.find_spec", lambda name: None)
     runners, (note,) = eager_runners(Path("no.toml"), Pipeline.from_bundle(tiny_bundle))
