@@ -30,10 +30,5 @@ def _stood_for(name: str, weight: Tensor) -> Tensor:
     """What a weight becomes; of a drafter's ``fc`` only the feature's half is rounded."""
     if name == "fc":
         of_token, of_feature = weight.chunk(2, dim=1)
-        return torch.cat([of_token, _by_channel(of_feature)], dim=1)
-    return _by_channel(weight)
-
-
-def _by_channel(weight: Tensor) -> Tensor:
-    values, scales = round_channels(weight)
-    return values.to(scales.dtype) * scales.unsqueeze(1)
+        return torch.cat([of_token, round_channels(of_feature).weight], dim=1)
+    return round_channels(weight).weight

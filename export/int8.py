@@ -29,6 +29,11 @@ class Rounded(NamedTuple):
     values: Tensor  # [out, in] int8
     scales: Tensor  # [out] in the weight's dtype
 
+    @property
+    def weight(self) -> Tensor:
+        """What it stands for, ``[out, in]`` in the weight's dtype."""
+        return self.values.to(self.scales.dtype) * self.scales.unsqueeze(1)
+
 
 def round_channels(weight: Tensor) -> Rounded:
     """Round a weight ``[out, in]`` by output channels; a channel of zeros has scale 1."""
@@ -54,8 +59,7 @@ class Int8Linear(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """``x [..., in]`` to ``[..., out]``."""
         if not torch.compiler.is_exporting():
-            values, scales = round_channels(self.weight())
-            return F.linear(x, values.to(scales.dtype) * scales.unsqueeze(1))
+            return F.linear(x, round_channels(self.weight()).weight)
         values, scales = self.values(), self.scales()
         weight = torch.onnx.ops.symbolic(
             OPERATOR, (values, scales), {"axis": 1}, dtype=scales.dtype, shape=values.shape, version=VERSION

