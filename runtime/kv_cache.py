@@ -74,14 +74,29 @@ class KVCache:
             past_length: ``[n]`` where they land.
 
         """
+        self._write(rows, new, [(keep.size, _stretch(keep)) for keep in kept], past_length)
+
+    def append_leading(
+        self, rows: IntArray, new: FeatureArray, count: IntArray, past_length: IntArray
+    ) -> None:
+        """Write new rows of which the first ``count`` ``[n]`` survive; the rest is as in :meth:`append`."""
+        self._write(rows, new, [(size, slice(size)) for size in count.tolist()], past_length)
+
+    def _write(
+        self,
+        rows: IntArray,
+        new: FeatureArray,
+        kept: Sequence[tuple[int, slice | IntArray]],
+        past_length: IntArray,
+    ) -> None:
         layers, g, _, H, S, Dh = self._shape
         by_guidance = new.reshape(layers, g, rows.size, H, -1, Dh)
         starts = past_length.tolist()
-        for i, (request, start, keep) in enumerate(zip(rows.tolist(), starts, kept, strict=True)):
-            end = start + keep.size
+        for i, (request, start, (size, places)) in enumerate(zip(rows.tolist(), starts, kept, strict=True)):
+            end = start + size
             if end > S:
                 raise BackendError(f"a KV cache of {S} rows per sequence cannot hold {end}")
-            self._rows[:, :, request, :, start:end] = by_guidance[:, :, i][:, :, :, _stretch(keep)]
+            self._rows[:, :, request, :, start:end] = by_guidance[:, :, i][:, :, :, places]
             if start < self._length[request]:
                 self._forget(request, start)
             self._length[request] = end

@@ -143,7 +143,7 @@ class OnnxRuntimeSession:
         bound.fill(
             features=inputs.features.reshape(-1, n, A, self._geometry.hidden),
             tokens=inputs.tokens,
-            root=inputs.tokens[np.arange(n), inputs.count - 1],
+            root=inputs.tokens[:, -1] if n == 1 else inputs.tokens[np.arange(n), inputs.count - 1],
             positions=inputs.positions,
             count=inputs.count,
             past_length=inputs.past_length,
@@ -152,8 +152,7 @@ class OnnxRuntimeSession:
             top_p=inputs.top_p,
         )
         self._time(bound.call.run)
-        consumed = [np.arange(count) for count in inputs.count.tolist()]
-        self._caches[DRAFT_TREE].append(rows, bound.new, consumed, inputs.past_length)
+        self._caches[DRAFT_TREE].append_leading(rows, bound.new, inputs.count, inputs.past_length)
         outputs = bound.call.outputs
         # Copies: the next call overwrites the outputs.
         return DraftResult(
@@ -197,7 +196,8 @@ class OnnxRuntimeSession:
 
     def _run_target(self, rows: IntArray, T: int, **inputs: NDArray[Any]) -> TargetResult:
         bound = self._target_call(rows, T)
-        bound.fill(prompt_mask=self._prompt_mask[:, rows], **inputs)
+        whole = self._caches[TARGET].is_whole(rows)
+        bound.fill(prompt_mask=self._prompt_mask if whole else self._prompt_mask[:, rows], **inputs)
         self._time(bound.call.run)
         self._new = bound.new
         # Copies: the next call overwrites the outputs.

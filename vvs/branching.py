@@ -53,10 +53,14 @@ class Branching:
             row[: len(path)] = path
         return _fixed(paths)
 
+    def path(self, index: int) -> tuple[int, ...]:
+        """Nodes of one path, from the root on; those of a row of :attr:`paths`."""
+        return self._by_leaf[index]
+
     @cached_property
-    def leaves(self) -> IntArray:
-        """Last node of every path, ``[paths]``."""
-        return _fixed(np.array([path[-1] for path in self._by_leaf], np.int64))
+    def leaves(self) -> tuple[int, ...]:
+        """Last node of every path."""
+        return tuple(path[-1] for path in self._by_leaf)
 
     @cached_property
     def flat(self) -> bool:
@@ -84,10 +88,12 @@ class Branching:
 
 def branching_of(parents: IntArray) -> Branching:
     """Return the branching of nodes with these parents ``[N]``; raises BackendError as :class:`Branching`."""
-    return _branching(tuple(parents.tolist()))
+    return _branching(parents.tobytes(), parents.dtype)
 
 
-_branching = lru_cache(KEPT)(Branching)
+@lru_cache(KEPT)
+def _branching(parents: bytes, dtype: np.dtype[np.int64]) -> Branching:
+    return Branching(tuple(np.frombuffer(parents, dtype).tolist()))
 
 
 def _fixed(array: IntArray) -> IntArray:

@@ -23,7 +23,7 @@ from vvs.engine import Conditioning, Engine, Session
 from vvs.errors import SettingsError
 from vvs.geometry import Geometry
 from vvs.request import Request
-from vvs.rows import draft_rows, indices, target_rows
+from vvs.rows import Cohort, draft_rows, target_rows
 from vvs.sampling import process, sample
 from vvs.statistics import Span, Statistics, StepTimes, Stopwatch
 from vvs.step import BatchNews, Outcome, StepEvent, StepRecord, Verified
@@ -218,15 +218,15 @@ class _Batch:
         self._session = session
         self._codebook = codebook
         self._requests = requests
+        self._cohorts: dict[tuple[int, ...], Cohort] = {}
         self._stopwatch = Stopwatch()
 
     def prefill(self, conditioning: Conditioning) -> StepEvent:
         """Run the prompts and sample the first roots."""
         self._stopwatch.resume()
         requests = self._requests
-        scales = np.array([request.config.cfg_scale for request in requests], np.float32)
         with self._stopwatch.measure(Span.PREFILL):
-            logits, features = self._session.prefill(conditioning, scales)
+            logits, features = self._session.prefill(conditioning, self._cohort(requests).cfg_scale)
         by_request = features.reshape(-1, len(requests), *features.shape[1:])
         with self._stopwatch.measure(Span.ACCEPT):
             for i, request in enumerate(requests):
@@ -251,6 +251,14 @@ class _Batch:
             request.statistics.count_step(record.kind, record.accept, times)
         return self._event(records, times)
 
+    def _cohort(self, requests: list[Request]) -> Cohort:
+        """The requests of one call; the same ones are met in one step after another."""
+        key = tuple([request.index for request in requests])
+        cohort = self._cohorts.get(key)
+        if cohort is None:
+            cohort = self._cohorts[key] = Cohort(requests)
+        return cohort
+
     def _propose(self, active: list[Request]) -> None:
         """Give every request a tree: one drafting call per tree shape, none for plain AR decoding."""
         by_tree: dict[str, list[Request]] = {}
@@ -261,9 +269,10 @@ class _Batch:
             else:
                 by_tree.setdefault(tree, []).append(request)
         for name, requests in by_tree.items():
-            inputs = draft_rows(requests)
+            cohort = self._cohort(requests)
+            inputs = draft_rows(cohort)
             with self._stopwatch.measure(Span.DRAFT):
-                drafted = self._session.draft(indices(requests), inputs, name)
+                drafted = self._session.draft(cohort.rows, inputs, name)
             for i, request in enumerate(requests):
                 request.propose(tree_of(drafted, i))
 
@@ -276,9 +285,10 @@ class _Batch:
         """Run the target on chains and trees, walk the trees and sample the next roots."""
         if not requests:
             return {}
-        inputs, spans = target_rows(requests)
+        cohort = self._cohort(requests)
+        inputs, spans = target_rows(cohort)
         with self._stopwatch.measure(Span.TARGET):
-            logits, features = self._session.verify(indices(requests), inputs)
+            logits, features = self._session.verify(cohort.rows, inputs)
         by_request = features.reshape(-1, len(requests), *features.shape[1:])  # [g, n, T, D]
         outcomes: dict[int, Outcome] = {}
         with self._stopwatch.measure(Span.ACCEPT):
@@ -310,9 +320,9 @@ class _Batch:
             for request, outcome in verified
         ]
         if any(rows.size for rows in kept):
-            past_length = np.array([request.progress.target_rows for request, _ in verified], np.int64)
+            cohort = self._cohort([request for request, _ in verified])
             with self._stopwatch.measure(Span.COMMIT):
-                self._session.commit(indices([request for request, _ in verified]), kept, past_length)
+                self._session.commit(cohort.rows, kept, cohort.target_rows)
         for request in active:
             request.advance(outcomes[request.index])
 

@@ -17,9 +17,10 @@ class FeatureCache:
 
     def push(self, features: FeatureArray) -> None:
         """Append features ``[g, n, D]`` in order of position."""
-        held = features if self._features is None else np.concatenate([self._features, features], axis=1)
+        if self._features is not None and features.shape[1] < self._window:
+            features = np.concatenate([self._features, features], axis=1)
         # A copy: a view would keep the whole batch's features alive.
-        self._features = held[:, -self._window :].copy()
+        self._features = features[:, -self._window :].copy()
 
     def stale(self, length: int) -> FeatureArray:
         """Return the last ``length`` features ``[g, length, D]``, oldest first.

@@ -5,7 +5,6 @@ Pure counting: which tokens and features they count is the business of :mod:`vvs
 
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any
 
 
 class Phase(Enum):
@@ -18,9 +17,9 @@ class Phase(Enum):
     """All image tokens are known; no step follows."""
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class Progress:
-    """Rows and tokens of one request between two steps.
+    """Rows and tokens of one request between two steps. Moved on in place, several times a step.
 
     The invariant: every prompt row and every emitted token either has its row in the target's KV cache or
     is in the chain, ``target_rows + chain == prompt + emitted``. The root is not emitted yet and has no row
@@ -42,6 +41,9 @@ class Progress:
     phase: Phase = Phase.PREFILLED
 
     def __post_init__(self) -> None:
+        self._check()
+
+    def _check(self) -> None:
         if not (
             self.target_rows + self.chain == self.prompt + self.emitted
             and 0 <= self.chain <= self.emitted
@@ -59,33 +61,28 @@ class Progress:
         """Position of the root when it is fed."""
         return self.prompt + self.emitted
 
-    def drafted(self) -> "Progress":
-        """Return the state after the drafter has consumed everything up to the root."""
-        return self._with(drafter_rows=self.prompt + self.emitted)
+    def drafted(self) -> None:
+        """The drafter has consumed everything up to the root."""
+        self.drafter_rows = self.prompt + self.emitted
 
-    def verified(self, accepted: int) -> "Progress":
-        """Return the state once the chain, the root and ``accepted`` nodes are in the target's cache."""
-        return self._with(
-            emitted=self.emitted + accepted + 1,
-            chain=0,
-            target_rows=self.target_rows + self.chain + accepted + 1,
-            steps=self.steps + 1,
-            phase=Phase.VERIFIED,
-        )
+    def verified(self, accepted: int) -> None:
+        """The chain, the root and ``accepted`` nodes are in the target's cache."""
+        self.emitted += accepted + 1
+        self.target_rows += self.chain + accepted + 1
+        self.chain = 0
+        self._stepped(Phase.VERIFIED)
 
-    def skipped(self, length: int) -> "Progress":
-        """Return the state after ``length`` tokens (m) have joined the chain unverified."""
-        return self._with(
-            emitted=self.emitted + length,
-            chain=self.chain + length,
-            steps=self.steps + 1,
-            phase=Phase.SKIPPED,
-        )
+    def skipped(self, length: int) -> None:
+        """``length`` tokens (m) have joined the chain unverified."""
+        self.emitted += length
+        self.chain += length
+        self._stepped(Phase.SKIPPED)
 
-    def completed(self) -> "Progress":
-        """Return the state in which no step follows."""
-        return self._with(phase=Phase.COMPLETE)
+    def completed(self) -> None:
+        """No step follows."""
+        self.phase = Phase.COMPLETE
 
-    def _with(self, **changes: Any) -> "Progress":
-        # Twice a step: dataclasses.replace takes several times as long.
-        return Progress(**(self.__dict__ | changes))
+    def _stepped(self, phase: Phase) -> None:
+        self.steps += 1
+        self.phase = phase
+        self._check()

@@ -82,7 +82,7 @@ class Request:
         """
         prompt = features.shape[1]
         self.progress = Progress.after_prefill(prompt)
-        self._know(np.append(np.zeros(prompt - 1, np.int64), root), 1, features)
+        self._know([root], np.append(np.zeros(prompt - 1, np.int64), root), features)
 
     def propose_root(self) -> None:
         """Make the tree of plain AR decoding."""
@@ -91,7 +91,7 @@ class Request:
     def propose(self, tree: DraftTree) -> None:
         """Take a drafted tree; the drafter has consumed what was pending."""
         self.tree = tree
-        self.progress = self.progress.drafted()
+        self.progress.drafted()
 
     def skip(self, codebook: Codebook) -> Skipped | None:
         """Decide whether this step is skipped and, if so, choose the path; None means verify."""
@@ -105,22 +105,22 @@ class Request:
         if not decide(self.config.skipping, view):
             return None
         path, length = self.config.selector.choose(self.tree, self.uniforms)
-        return Skipped(self.tree.paths[path, : length + 1], path) if length else None
+        nodes = self.tree.branching.path(path)[: length + 1]
+        return Skipped(np.array(nodes, np.int64), path) if length else None
 
     def advance(self, outcome: Outcome) -> None:
         """Emit what the step came to and set out what the drafter consumes next."""
-        taken = self.tree.tokens[outcome.nodes[1:]]
+        new = self.tree.tokens[outcome.nodes[1:]].tolist()
         if isinstance(outcome, Verified):
-            self.progress = self.progress.verified(accepted=taken.size)
-            new = np.append(taken, outcome.root)
-            features = outcome.features[:, -new.size :]
+            self.progress.verified(accepted=len(new))
+            new.append(outcome.root)
+            features = outcome.features[:, -len(new) :]
             if self._features:
                 self._features.push(outcome.features)
         else:
-            self.progress = self.progress.skipped(taken.size)
-            new = taken
-            features = self._stale(new.size)
-        self._know(new, new.size, features)
+            self.progress.skipped(len(new))
+            features = self._stale(len(new))
+        self._know(new, np.array(new, np.int64), features)
 
     def completes_with(self, outcome: Outcome) -> bool:
         """Whether all image tokens will be known after ``outcome``."""
@@ -130,11 +130,12 @@ class Request:
         """Return the image's tokens ``[grid * grid]``; surplus ones of the last step are dropped."""
         return np.array(self.known[: self.image_tokens], np.int64)
 
-    def _know(self, tokens: IntArray, new: int, features: FeatureArray) -> None:
-        self.known += tokens[-new:].tolist()
-        self.pending = Pending(features, tokens)
+    def _know(self, new: list[int], consumed: IntArray, features: FeatureArray) -> None:
+        """Take new tokens; the drafter consumes ``consumed`` and ``features`` next."""
+        self.known += new
+        self.pending = Pending(features, consumed)
         if len(self.known) >= self.image_tokens:
-            self.progress = self.progress.completed()
+            self.progress.completed()
 
     def _stale(self, length: int) -> FeatureArray:
         if self._features is None:

@@ -3,14 +3,18 @@
 Requests of different lengths are padded to the longest; a padded target row sees itself only.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
 
-from vvs.arrays import FeatureArray, IntArray
+from vvs.arrays import BoolArray, FeatureArray, Float32Array, IntArray
 from vvs.engine import DraftRows, TargetRows
 from vvs.request import Request
+
+CAUSAL_KEPT = 256
+"""Shapes of visible chains that are kept: those met last."""
 
 
 class TargetSpan(NamedTuple):
@@ -24,59 +28,86 @@ class TargetSpan(NamedTuple):
         return np.concatenate([np.arange(self.chain), self.chain + nodes])
 
 
-def indices(requests: Sequence[Request]) -> IntArray:
-    """Session rows of ``requests``, ``[n]``."""
-    return np.array([request.index for request in requests], np.int64)
+class Cohort:
+    """The n requests of one call, and what their settings come to as arrays: the same in every step."""
+
+    def __init__(self, requests: Sequence[Request]) -> None:
+        self.requests = requests
+        configs = [request.config for request in requests]
+        self.rows: IntArray = np.array([request.index for request in requests], np.int64)
+        """Session rows, ``[n]``."""
+        self.cfg_scale = _each(config.cfg_scale for config in configs)
+        self.draft_cfg_scale = _each(config.draft_cfg_scale for config in configs)
+        self.temperature = _each(config.sampling.temperature for config in configs)
+        self.top_p = _each(config.sampling.top_p for config in configs)
+
+    @property
+    def target_rows(self) -> IntArray:
+        """Rows in the target's KV cache, ``[n]``."""
+        return np.array([request.progress.target_rows for request in self.requests], np.int64)
 
 
-def target_rows(requests: Sequence[Request]) -> tuple[TargetRows, list[TargetSpan]]:
+def target_rows(cohort: Cohort) -> tuple[TargetRows, list[TargetSpan]]:
     """Assemble a target call over each request's chain, then its tree.
 
     Chain rows are causal. Tree rows see the past, the whole chain and their ancestors.
     """
-    spans = [TargetSpan(request.progress.chain, request.tree.nodes) for request in requests]
-    n, T = len(requests), max(span.chain + span.tree for span in spans)
+    spans = [TargetSpan(request.progress.chain, request.tree.nodes) for request in cohort.requests]
+    n, T = len(spans), max(chain + tree for chain, tree in spans)
     tokens = np.zeros((n, T), np.int64)
     positions = np.empty((n, T), np.int64)
     ancestors = np.zeros((n, T, T), np.bool_)
-    ancestors[:, np.arange(T), np.arange(T)] = True
-    for i, (request, (chain, tree)) in enumerate(zip(requests, spans, strict=True)):
+    for i, (request, (chain, tree)) in enumerate(zip(cohort.requests, spans, strict=True)):
         root, end = request.progress.root_position, chain + tree
-        tokens[i, :chain] = request.chain
+        if chain:
+            tokens[i, :chain] = request.chain
+            positions[i, :chain] = np.arange(root - chain, root)
+            ancestors[i, :end, :chain] = _causal(end, chain)
         tokens[i, chain:end] = request.tree.tokens
-        positions[i, :chain] = np.arange(root - chain, root)
-        positions[i, chain:end] = root + request.tree.depth
-        positions[i, end:] = root
-        ancestors[i, :end, :chain] = np.tri(end, chain, dtype=np.bool_)
+        np.add(request.tree.depth, root, out=positions[i, chain:end])
         ancestors[i, chain:end, chain:end] = request.tree.ancestors
-    return TargetRows(
-        tokens=tokens,
-        positions=positions,
-        ancestors=ancestors,
-        past_length=np.array([request.progress.target_rows for request in requests], np.int64),
-        cfg_scale=np.array([request.config.cfg_scale for request in requests], np.float32),
-    ), spans
+        if end < T:
+            positions[i, end:] = root
+            padding = np.arange(end, T)
+            ancestors[i, padding, padding] = True
+    return TargetRows(tokens, positions, ancestors, cohort.target_rows, cohort.cfg_scale), spans
 
 
-def draft_rows(requests: Sequence[Request]) -> DraftRows:
+def draft_rows(cohort: Cohort) -> DraftRows:
     """Assemble a drafting call over what each request's drafter has yet to consume."""
-    counts = [request.pending.tokens.size for request in requests]
-    past_length = np.array([request.progress.drafter_rows for request in requests], np.int64)
-    features, tokens = _padded(requests, max(counts))
-    count = np.array(counts, np.int64)
+    counts = [request.pending.tokens.size for request in cohort.requests]
+    past = [request.progress.drafter_rows for request in cohort.requests]
+    A = max(counts)
+    features, tokens = _padded(cohort.requests, A)
     # Drafter row i embeds the token at position i + 1. Padded rows repeat the root's position.
-    positions = past_length[:, None] + np.minimum(np.arange(1, max(counts) + 1), count[:, None])
-    configs = [request.config for request in requests]
+    positions = [
+        [first + min(row, count) for row in range(1, A + 1)]
+        for first, count in zip(past, counts, strict=True)
+    ]
     return DraftRows(
         features=features,
         tokens=tokens,
-        positions=positions,
-        count=count,
-        past_length=past_length,
-        cfg_scale=np.array([config.draft_cfg_scale for config in configs], np.float32),
-        temperature=np.array([config.sampling.temperature for config in configs], np.float32),
-        top_p=np.array([config.sampling.top_p for config in configs], np.float32),
+        positions=np.array(positions, np.int64),
+        count=np.array(counts, np.int64),
+        past_length=np.array(past, np.int64),
+        cfg_scale=cohort.draft_cfg_scale,
+        temperature=cohort.temperature,
+        top_p=cohort.top_p,
     )
+
+
+@lru_cache(CAUSAL_KEPT)
+def _causal(rows: int, chain: int) -> BoolArray:
+    """Who sees whom of a chain ``[rows, chain]``: itself as far as it has come, what follows sees it all."""
+    seen = np.tri(rows, chain, dtype=np.bool_)
+    seen.flags.writeable = False
+    return seen
+
+
+def _each(settings: Iterable[float]) -> Float32Array:
+    array = np.array(list(settings), np.float32)
+    array.flags.writeable = False
+    return array
 
 
 def _padded(requests: Sequence[Request], A: int) -> tuple[FeatureArray, IntArray]:

@@ -4,11 +4,12 @@ Pure functions; random numbers are passed in (:mod:`vvs.uniforms`). Everything i
 so that the decision does not depend on the order in which a backend sums.
 """
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
 
-from vvs.arrays import Float32Array, Float64Array, IntArray
+from vvs.arrays import BoolArray, Float32Array, Float64Array
 from vvs.checks import check_integer, check_real
 from vvs.errors import BackendError
 
@@ -46,23 +47,19 @@ def process(logits: Float32Array, sampling: Sampling) -> Float64Array:
 
     """
     top = likeliest(logits)
-    probabilities = np.zeros(logits.shape[0])
     if sampling.greedy:
-        probabilities[top] = 1.0
-        return probabilities
-    kept = _kept(logits, sampling, logits[top])
-    weights = _weights(logits if kept is None else logits[kept], sampling, logits[top])
+        certain = np.zeros(logits.shape[0])
+        certain[top] = 1.0
+        return certain
+    weights = _weights(logits, sampling, logits[top], _kept(logits, sampling, logits[top]))
     weights /= weights.sum()
-    if kept is None:
-        return weights
-    probabilities[kept] = weights
-    return probabilities
+    return weights
 
 
 def likeliest(logits: Float32Array) -> int:
     """Index of the largest logit; the lowest one among equals. Raises BackendError if it is not finite."""
     token = int(logits.argmax())
-    if not np.isfinite(logits[token]):
+    if not math.isfinite(logits[token]):
         raise BackendError(
             f"the target returned logits whose maximum is {logits[token]}, not a finite number"
         )
@@ -77,24 +74,29 @@ def sample(probabilities: Float64Array, uniform: float) -> int:
         uniform: in [0, 1).
 
     """
-    cumulative = np.cumsum(probabilities, dtype=np.float64)
-    token = int(np.searchsorted(cumulative, uniform * cumulative[-1], side="right"))
+    cumulative = probabilities.cumsum(dtype=np.float64)
+    token = int(cumulative.searchsorted(uniform * cumulative[-1], side="right"))
     if token == probabilities.shape[0]:  # uniform * sum rounded up to the sum itself
         token = int(np.flatnonzero(probabilities)[-1])
     return token
 
 
-def _weights(logits: Float32Array, sampling: Sampling, peak: np.float32) -> Float64Array:
-    """Unnormalised probabilities, 1 at the largest logit, ``peak``."""
-    scores = logits.astype(np.float64)
-    scores -= peak
-    scores /= sampling.temperature
-    weights: Float64Array = np.exp(scores, out=scores)
+def _weights(
+    logits: Float32Array, sampling: Sampling, peak: np.float32, kept: BoolArray | None = None
+) -> Float64Array:
+    """Unnormalised probabilities: 1 at the largest logit, ``peak``, and 0 for tokens that are not kept."""
+    weights = logits.astype(np.float64)
+    weights -= peak
+    if sampling.temperature != 1:
+        weights /= sampling.temperature
+    np.exp(weights, out=weights)
+    if kept is not None:
+        weights *= kept
     return weights
 
 
-def _kept(logits: Float32Array, sampling: Sampling, peak: np.float32) -> IntArray | None:
-    """Tokens that survive top-p and top-k, in index order; None when all do.
+def _kept(logits: Float32Array, sampling: Sampling, peak: np.float32) -> BoolArray | None:
+    """Which tokens survive top-p and top-k, ``[V]``; None when all do.
 
     Both filters keep a prefix of the tokens in falling order of logit, so the order in which they are
     applied does not matter as long as the nucleus is measured on the unfiltered distribution, as the
@@ -103,10 +105,11 @@ def _kept(logits: Float32Array, sampling: Sampling, peak: np.float32) -> IntArra
     V = logits.shape[0]
     considered = logits
     if 0 < sampling.top_k < V:
-        place = V - sampling.top_k
-        likely = logits >= np.partition(logits, place)[place]
+        ranked = logits.copy()
+        ranked.partition(V - sampling.top_k)
+        likely: BoolArray = logits >= ranked[V - sampling.top_k]
         if sampling.top_p == 1:
-            return np.flatnonzero(likely)
+            return likely
         considered = logits[likely]
     elif sampling.top_p == 1:
         return None
@@ -116,6 +119,7 @@ def _kept(logits: Float32Array, sampling: Sampling, peak: np.float32) -> IntArra
     # A token stays while its likelier ones weigh less than the bound; the likeliest always does.
     count = 1 + int(np.count_nonzero(reached[:-1] < bound))
     edge = falling[count - 1]
-    likelier = np.flatnonzero(logits > edge)
-    level = np.flatnonzero(logits == edge)[: count - likelier.size]
-    return np.sort(np.concatenate([likelier, level]))
+    kept: BoolArray = logits > edge
+    level = np.flatnonzero(logits == edge)
+    kept[level[: count - np.count_nonzero(kept)]] = True
+    return kept

@@ -1,14 +1,13 @@
 """Selection: which drafted path a skipped step takes unverified, and how far down it goes."""
 
+import math
+from bisect import bisect_left, bisect_right
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import NamedTuple, Protocol
 
-import numpy as np
-
-from vvs.arrays import Float64Array
 from vvs.checks import check_flag, check_real
 from vvs.registry import Registry
-from vvs.sampling import sample
 from vvs.tree import DraftTree
 from vvs.uniforms import Uniforms
 
@@ -74,7 +73,7 @@ class SampledPath:
 
     def choose(self, tree: DraftTree, uniforms: Uniforms) -> Selection:
         """Choose by one number of the stream."""
-        path = sample(path_probabilities(tree, self.temperature), uniforms.next())
+        path = draw_path(path_weights(tree, self.temperature), uniforms.next())
         return Selection(path, taken_length(tree, path, truncate=self.truncate))
 
 
@@ -94,24 +93,39 @@ class MostConfidentPath:
 
     def choose(self, tree: DraftTree, uniforms: Uniforms) -> Selection:
         """Choose by the scores of the leaves."""
-        path = int(tree.scores[tree.branching.leaves].argmax())
+        path = int(tree.scores[list(tree.branching.leaves)].argmax())
         return Selection(path, taken_length(tree, path, truncate=self.truncate))
 
 
-def path_probabilities(tree: DraftTree, temperature: float = 1.0) -> Float64Array:
-    """Probability ``[paths]`` of every path when each step down goes to a child in proportion to its own.
+def path_weights(tree: DraftTree, temperature: float = 1.0) -> list[float]:
+    """In proportion to what the paths are likely, when each step down goes to a child by its own probability.
 
     Scores are cumulative log-probabilities; those of siblings differ by what the drafter gives each. They are
     divided by the temperature, and then raised to -700 at least.
+
+    In plain Python: for the few nodes of a tree that is faster than arrays.
     """
-    share: Float64Array = np.exp(np.maximum(tree.scores.astype(np.float64) / temperature, LEAST_SCORE))
-    if tree.branching.flat:  # the same numbers in half the time, in every step that is skipped on a flat tree
-        share = share[1:]
-        share /= share.sum()
-        return share
-    share[1:] /= np.bincount(tree.parents[1:], share[1:], minlength=tree.nodes)[tree.parents[1:]]
-    probabilities: Float64Array = np.where(tree.ancestors[tree.branching.leaves], share, 1.0).prod(axis=1)
-    return probabilities
+    scores = tree.scores.tolist()
+    if min(scores) < LEAST_SCORE * temperature:
+        scores = [max(score, LEAST_SCORE * temperature) for score in scores]
+    shares = [math.exp(score / temperature) for score in scores]
+    branching = tree.branching
+    if branching.flat:  # a path is a child of the root, in the order of the nodes
+        return shares[1:]
+    weights = [1.0] * len(shares)
+    for node, children in enumerate(branching.children):
+        of_siblings = sum([shares[child] for child in children])
+        for child in children:
+            weights[child] = weights[node] * shares[child] / of_siblings
+    return [weights[leaf] for leaf in branching.leaves]
+
+
+def draw_path(weights: list[float], uniform: float) -> int:
+    """Draw a path by inverse CDF: the first one whose cumulative weight exceeds ``uniform * sum``."""
+    cumulative = list(accumulate(weights))
+    path = bisect_right(cumulative, uniform * cumulative[-1])
+    # Rounded up to the sum itself, it is the last path of any weight.
+    return path if path < len(weights) else bisect_left(cumulative, cumulative[-1])
 
 
 def taken_length(tree: DraftTree, path: int, *, truncate: bool) -> int:

@@ -8,7 +8,7 @@ import math
 from dataclasses import dataclass
 from functools import cache
 from itertools import groupby
-from typing import Protocol, runtime_checkable
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -28,8 +28,7 @@ SIMILARITY_STRIDE = 2
 """The path similarity looks at every second path."""
 
 
-@dataclass(frozen=True)
-class StepView:
+class StepView(NamedTuple):
     """What a policy may look at before a step is verified or skipped."""
 
     step: int

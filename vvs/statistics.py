@@ -14,7 +14,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from enum import StrEnum
 from time import perf_counter
-from typing import Any
+from typing import Any, NamedTuple
 
 from vvs.observing import SpanObserver, current_observer
 
@@ -47,8 +47,7 @@ class Span(StrEnum):
     """Everything else in the loop: assembling inputs, policies, bookkeeping."""
 
 
-@dataclass(frozen=True)
-class StepTimes:
+class StepTimes(NamedTuple):
     """Seconds of one step of a batch, or of its prefill."""
 
     spans: Mapping[Span, float]
@@ -61,6 +60,9 @@ class StepTimes:
     def outside_engines(self) -> float:
         """Seconds of the step in which no graph was running."""
         return max(0.0, self.total - self.engines)
+
+
+_UNTIMED = dict.fromkeys(Span, 0.0)
 
 
 class _Measured:
@@ -89,7 +91,7 @@ class Stopwatch:
     """Times the spans of one step after another. What is in no other span is HOST."""
 
     def __init__(self) -> None:
-        self._spans = dict.fromkeys(Span, 0.0)
+        self._spans = _UNTIMED.copy()
         self._started = perf_counter()
         self._engines = 0.0
         self._observer = current_observer()
@@ -113,7 +115,7 @@ class Stopwatch:
         spans = self._spans
         spans[Span.HOST] = max(0.0, total - sum(spans.values()))
         times = StepTimes(spans, total, engine_seconds - self._engines)
-        self._spans = dict.fromkeys(Span, 0.0)
+        self._spans = _UNTIMED.copy()
         self._started = now
         self._engines = engine_seconds
         return times
@@ -130,7 +132,7 @@ class Statistics:
         default_factory=lambda: {kind: Counter() for kind in StepKind}
     )
     """How often each accepted length occurred, verified and skipped steps apart."""
-    seconds: dict[Span, float] = field(default_factory=lambda: dict.fromkeys(Span, 0.0))
+    seconds: dict[Span, float] = field(default_factory=_UNTIMED.copy)
     step_seconds: dict[StepKind, float] = field(default_factory=lambda: dict.fromkeys(StepKind, 0.0))
     """Seconds of the steps of each kind."""
     outside_engines: dict[StepKind, float] = field(default_factory=lambda: dict.fromkeys(StepKind, 0.0))
@@ -156,8 +158,10 @@ class Statistics:
 
     def count_unseen(self, times: StepTimes) -> None:
         """Count the time of steps that cannot be told apart."""
+        totals = self.seconds
         for span, seconds in times.spans.items():
-            self.seconds[span] += seconds
+            if seconds:
+                totals[span] += seconds
 
     def steps_of(self, kind: StepKind) -> int:
         """Count the steps of one kind."""

@@ -4,8 +4,7 @@ A loop that decides on a device tells less of a step than one on the host does: 
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
@@ -57,8 +56,7 @@ class BatchNews(Protocol):
         ...
 
 
-@dataclass(frozen=True, eq=False)
-class Verified:
+class Verified(NamedTuple):
     """Outcome of running the target on a request's tree."""
 
     nodes: IntArray  # [accepted + 1] root and accepted nodes, from the root on
@@ -68,8 +66,7 @@ class Verified:
     features: FeatureArray  # [g, chain + accepted + 1, D] of the chain, the root and the accepted nodes
 
 
-@dataclass(frozen=True, eq=False)
-class Skipped:
+class Skipped(NamedTuple):
     """Outcome of taking a drafted path unverified."""
 
     nodes: IntArray  # [m + 1] from the root on; the last one is the next root
@@ -80,8 +77,7 @@ class Skipped:
 Outcome = Verified | Skipped
 
 
-@dataclass(frozen=True, eq=False)
-class StepRecord:
+class StepRecord(NamedTuple):
     """One step of one request. Enough to compare two runs decision by decision."""
 
     request: int
@@ -121,8 +117,7 @@ class StepRecord:
         return self.tree.first_path_through(self.outcome.nodes)
 
 
-@dataclass(frozen=True, eq=False)
-class StepEvent:
+class StepEvent(NamedTuple):
     """One step of a batch, or its prefill."""
 
     known: tuple[int, ...]

@@ -13,9 +13,11 @@ from vvs.engine import DraftResult
 from vvs.errors import BackendError
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(slots=True, eq=False)
 class DraftTree:
     """A root and its drafted nodes. Node 0 is the root and every parent comes before its children.
+
+    Not to be changed; not frozen, since one is made in every step, and a frozen one takes longer to make.
 
     Raises:
         BackendError: the arrays do not have one length, or a node comes before its parent.
@@ -32,13 +34,14 @@ class DraftTree:
 
     def __post_init__(self) -> None:
         N = self.tokens.shape[0]
-        shapes = [array.shape for array in (self.tokens, self.parents, self.depth, self.scores)]
-        if N < 1 or any(shape != (N,) for shape in shapes) or self.ancestors.shape != (N, N):
+        of_nodes = self.parents.shape == self.depth.shape == self.scores.shape == self.tokens.shape == (N,)
+        if N < 1 or not of_nodes or self.ancestors.shape != (N, N):
+            shapes = [array.shape for array in (self.tokens, self.parents, self.depth, self.scores)]
             raise BackendError(
                 f"a draft tree of {N} nodes has arrays {shapes} and ancestors {self.ancestors.shape}, "
                 f"but needs [{N}] and [{N}, {N}]"
             )
-        object.__setattr__(self, "branching", branching_of(self.parents))
+        self.branching = branching_of(self.parents)
 
     @property
     def nodes(self) -> int:

@@ -9,7 +9,6 @@ is complete. Where it is asked for, the host queues all steps at once as one gra
 
 from collections.abc import Generator, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from threading import Lock
 from typing import Any
 
@@ -347,4 +346,4 @@ class _Run:
     def _lap(self) -> StepTimes:
         """Times since the last lap. Engines run out of sight: waiting for the device is all there is."""
         times = self._stopwatch.lap(0.0)
-        return replace(times, engines=times.spans[Span.DEVICE] + times.spans[Span.PREFILL])
+        return times._replace(engines=times.spans[Span.DEVICE] + times.spans[Span.PREFILL])
