@@ -25,6 +25,7 @@ SWEEP = (
     "eagle",
     "lantern",
     "lantern++",
+    "vvs",
     "vvs policy=uniform:2",
     "vvs policy=uniform:3",
     "vvs policy=uniform:5",

@@ -29,6 +29,7 @@ SWEEP = (
     "eagle",
     "lantern acceptance=lantern:k=8,delta=0.05",
     "lantern acceptance=lantern:k=8,delta=0.2",
+    "vvs",
     "vvs policy=uniform:2",
     "vvs policy=uniform:3",
     "vvs policy=uniform:4",

@@ -36,7 +36,9 @@ def train_drafter(
         ),
     ] = None,
     steps: Annotated[int, typer.Option(min=1, help="Optimisation steps.")] = 2000,
-    batch: Annotated[int, typer.Option(min=1, help="Pictures per step.")] = 8,
+    batch: Annotated[
+        int, typer.Option(min=1, help="Pictures per step, each with and without its prompt if guided.")
+    ] = 8,
     learning_rate: Annotated[float, typer.Option(min=0, help="Peak learning rate.")] = 1e-3,
     predicted: Annotated[
         float, typer.Option(min=0, max=1, help="Share of features replaced by the drafter's own predictions.")
@@ -54,7 +56,9 @@ def train_drafter(
     decode: Annotated[
         int, typer.Option(min=0, help="Held-out prompts to decode for accepted lengths; 0: none.")
     ] = 4,
-    cfg: Annotated[float, typer.Option(min=0, help="Guidance scale of that decoding.")] = 2.0,
+    cfg: Annotated[
+        float, typer.Option(min=0, help="Guidance scale that it is trained for and decoded with.")
+    ] = 2.0,
     seed: Annotated[int, typer.Option(min=0, help="Seed of everything random.")] = 0,
     threads: Annotated[int, typer.Option(min=0, help="CPU threads; 0 leaves the choice to PyTorch.")] = 0,
 ) -> None:

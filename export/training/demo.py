@@ -34,6 +34,8 @@ CODES = 512
 CODE_DIM = 8
 CAPTION_DIM = 128
 SPECIAL_WORDS = 2  # padding and unknown
+CFG_SCALE = 2.0
+"""Guidance that the drafter is trained for, the recipe's default."""
 GEOMETRY = Geometry(
     grid=16,
     vocabulary=CODES,
@@ -68,10 +70,10 @@ class DemoSettings:
 SETTINGS = DemoSettings(
     vq=TrainSettings(steps=1400, batch=64, learning_rate=1e-3, weight_decay=0.0, beta2=0.99),
     target=TrainSettings(steps=5300, batch=32, learning_rate=1.5e-3, warmup=200),
-    drafter=TrainSettings(steps=4550, batch=24, learning_rate=1e-3),
+    drafter=TrainSettings(steps=7000, batch=12, learning_rate=1.5e-3),
     classifier=TrainSettings(steps=1500, batch=128, learning_rate=2e-3),
     # Skipped steps emit about half of the tokens, and their drafter rows are built on stale features.
-    mix=FeatureMix(predicted=0.25, stale=0.4),
+    mix=FeatureMix(predicted=0.2, stale=0.4),
 )
 
 
@@ -189,10 +191,10 @@ class DemoTraining:
         load_weights(target, self._path("target"))
         drafter.embed_tokens.weight.data.copy_(target.model.embed_tokens.weight.data)
         start = self._go_on(drafter, "drafter")
-        stage = DrafterStage(drafter, target, self._source("train"), self.settings.mix)
+        stage = DrafterStage(drafter, target, self._source("train"), self.settings.mix, CFG_SCALE)
         train(stage, self.settings.drafter, self.runs, self.console, start)
         save_weights(drafter, self._path("drafter"))
-        judged = DrafterStage(drafter, target, self._source("test"), self.settings.mix)
+        judged = DrafterStage(drafter, target, self._source("test"), self.settings.mix, CFG_SCALE)
         return _mean_losses(judged)
 
     def train_classifier(self) -> dict[str, float]:

@@ -51,6 +51,7 @@ class DrafterJob:
     decoded_prompts: int = 4
     """Held-out prompts that are decoded to measure accepted lengths; 0: none."""
     cfg_scale: float = 2.0
+    """Guidance scale that is trained for and decoded with; no effect on a target without guidance."""
     held_out: int = 32
     """Examples that are judged and not trained on; which ones, the seed says."""
 
@@ -84,10 +85,10 @@ def train_own_drafter(
     drafter = models.drafter if job.go_on else _fresh(models)
     drafter.requires_grad_(True)
     encoder = models.text_encoder
-    stage = DrafterStage(drafter, models.target, kept, job.mix, encoder)
+    stage = DrafterStage(drafter, models.target, kept, job.mix, job.cfg_scale, encoder)
     train(stage, job.training, out, console, basis=_basis(models, examples, job))
     _write(drafter, out)
-    judged = DrafterStage(drafter, models.target, held_out, job.mix, encoder)
+    judged = DrafterStage(drafter, models.target, held_out, job.mix, job.cfg_scale, encoder)
     report: dict[str, Any] = {
         "steps": job.training.steps,
         "examples": len(kept),
@@ -105,6 +106,7 @@ def _basis(models: ModelSet, examples: TokenExamples, job: DrafterJob) -> dict[s
         "held-out": job.held_out,
         "predicted": job.mix.predicted,
         "stale": job.mix.stale,
+        "cfg": job.cfg_scale,
         "go-on": job.go_on,
         "examples of SHA-256": examples.sha256,
         "a target of SHA-256": sha256_of_tensors(models.target.state_dict()),

@@ -88,7 +88,7 @@ def test_the_target_learns_and_every_parameter_takes_part(source: GarmentExample
 def test_the_drafter_stage_leaves_the_target_alone(source: GarmentExamples) -> None:
     frozen = target()
     nn.init.normal_(frozen.lm_head.weight)
-    stage = DrafterStage(Drafter(DrafterConfig(GEOMETRY, 32)), frozen, source, FeatureMix())
+    stage = DrafterStage(Drafter(DrafterConfig(GEOMETRY, 32)), frozen, source, FeatureMix(), cfg_scale=2.0)
     losses = stage.losses(8, np.random.default_rng(0))
     losses["loss"].backward()
     assert trained(stage.drafter) == {name for name, _ in stage.drafter.named_parameters()}
@@ -96,21 +96,48 @@ def test_the_drafter_stage_leaves_the_target_alone(source: GarmentExamples) -> N
     assert 0 <= float(losses["agree"]) <= 1
 
 
+def test_drafters_are_judged_by_guided_distributions(source: GarmentExamples) -> None:
+    frozen = target()
+    nn.init.normal_(frozen.lm_head.weight)
+    features = torch.randn(4, 30, 16, generator=torch.Generator().manual_seed(1))
+    wrong = features.clone()
+    wrong[:2] += 0.05
+    stages = [
+        DrafterStage(Drafter(DrafterConfig(GEOMETRY, 32)), frozen, source, FeatureMix(), cfg_scale)
+        for cfg_scale in (1.0, 6.0)
+    ]
+    small, large = (stage._logits(wrong) - stage._logits(features) for stage in stages)
+    assert small.shape == (2, 30 - 7, 32)
+    torch.testing.assert_close(large, 6 * small, rtol=1e-3, atol=1e-3)
+
+
 def test_mixed_features_are_foreseen_or_stale_and_never_in_the_prompt(source: GarmentExamples) -> None:
     stage = DrafterStage(
-        Drafter(DrafterConfig(GEOMETRY, 32)), target(), source, FeatureMix(predicted=0.4, stale=0.4)
+        Drafter(DrafterConfig(GEOMETRY, 32)),
+        target(),
+        source,
+        FeatureMix(predicted=0.4, stale=0.4),
+        cfg_scale=2.0,
     )
-    length = 8 + 255
-    features = torch.arange(length).float().reshape(1, -1, 1).expand(2, -1, 16)
-    mixed = stage._mixed(features, 1000 + features, np.random.default_rng(0))[..., 0]
+    length, R = 8 + 255, 12
+    features = torch.arange(length).float().reshape(1, -1, 1).expand(2 * R, -1, 16)
+    both = stage._mixed(features, 1000 + features, np.random.default_rng(0))[..., 0]
+    mixed = both[:R]
+    assert torch.equal(mixed, both[R:])  # a request's guidance rows are stale together
     own = torch.arange(length).float()
-    assert torch.equal(mixed[:, :8], own[:8].expand(2, -1))
+    assert torch.equal(mixed[:, :8], own[:8].expand(R, -1))
     foreseen = mixed == 1000 + own - 1
-    shifts = (own - mixed)[~foreseen & (mixed != own)].unique()
-    assert 0.3 < foreseen[:, 8:].float().mean() < 0.5
+    assert 0.1 < (mixed == own)[:, 8:].float().mean() < 0.3
+    holds = ~foreseen.any(dim=1)
+    assert 0 < int(holds.sum()) < R
+    assert 0.3 < foreseen[~holds, 8:].float().mean() < 0.5
+    shifts = (own - mixed[~holds])[~foreseen[~holds] & (mixed[~holds] != own)].unique()
     assert len(shifts) == 1
     assert 1 <= int(shifts[0]) <= 4
-    assert 0.1 < (mixed == own)[:, 8:].float().mean() < 0.3
+    for row in mixed[holds]:
+        fresh = row == own
+        last_fresh = torch.where(fresh, own, 0).cummax(dim=0).values
+        assert torch.equal(row, last_fresh)
 
 
 @pytest.mark.parametrize("mix", [{"predicted": 0.8, "stale": 0.3}, {"stale": -0.1}, {"stale_shift": 0}])
