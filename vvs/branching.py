@@ -32,13 +32,14 @@ class Branching:
             raise BackendError(
                 "a draft tree must start with its root and list every parent before its children"
             )
-        self._parents = parents
+        self.parents = parents
+        """Of every node; that of the root is -1."""
 
     @cached_property
     def children(self) -> tuple[tuple[int, ...], ...]:
         """Children of every node by rising index, which is the order in which the paths meet them."""
-        children: list[list[int]] = [[] for _ in self._parents]
-        for node, parent in enumerate(self._parents[1:], start=1):
+        children: list[list[int]] = [[] for _ in self.parents]
+        for node, parent in enumerate(self.parents[1:], start=1):
             children[parent].append(node)
         return tuple(map(tuple, children))
 
@@ -63,16 +64,6 @@ class Branching:
         return tuple(path[-1] for path in self._by_leaf)
 
     @cached_property
-    def flat(self) -> bool:
-        """Whether every node but the root is a child of it, and there is one."""
-        return len(self._parents) > 1 and not any(self._parents[1:])
-
-    @cached_property
-    def drafted(self) -> tuple[int, ...]:
-        """Drafted tokens on every path: the root is not counted."""
-        return tuple(len(path) - 1 for path in self._by_leaf)
-
-    @cached_property
     def mean_nodes(self) -> int:
         """Nodes on all paths, root counted on each, divided by the number of paths, rounded down."""
         return sum(map(len, self._by_leaf)) // len(self._by_leaf)
@@ -80,10 +71,11 @@ class Branching:
     @cached_property
     def _by_leaf(self) -> list[tuple[int, ...]]:
         """The paths; no path begins with another one, so that none of them ends where two are compared."""
-        to = list[tuple[int, ...]]()
-        for node, parent in enumerate(self._parents):
-            to.append((*to[parent], node) if node else (0,))
-        return sorted(path for path, children in zip(to, self.children, strict=True) if not children)
+        to: list[tuple[int, ...]] = [(0,)]
+        for node, parent in enumerate(self.parents[1:], start=1):
+            to.append((*to[parent], node))
+        inner = set(self.parents)
+        return sorted([path for node, path in enumerate(to) if node not in inner])
 
 
 def branching_of(parents: IntArray) -> Branching:

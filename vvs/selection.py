@@ -109,15 +109,14 @@ def path_weights(tree: DraftTree, temperature: float = 1.0) -> list[float]:
     if min(scores) < LEAST_SCORE * temperature:
         scores = [max(score, LEAST_SCORE * temperature) for score in scores]
     shares = [math.exp(score / temperature) for score in scores]
-    branching = tree.branching
-    if branching.flat:  # a path is a child of the root, in the order of the nodes
-        return shares[1:]
-    weights = [1.0] * len(shares)
-    for node, children in enumerate(branching.children):
-        of_siblings = sum([shares[child] for child in children])
-        for child in children:
-            weights[child] = weights[node] * shares[child] / of_siblings
-    return [weights[leaf] for leaf in branching.leaves]
+    parents = tree.branching.parents
+    of_siblings = [0.0] * len(shares)
+    for node in range(1, len(shares)):
+        of_siblings[parents[node]] += shares[node]
+    weights = [1.0]  # of the ways down to every node
+    for node in range(1, len(shares)):
+        weights.append(weights[parents[node]] * shares[node] / of_siblings[parents[node]])
+    return [weights[leaf] for leaf in tree.branching.leaves]
 
 
 def draw_path(weights: list[float], uniform: float) -> int:
@@ -134,5 +133,5 @@ def taken_length(tree: DraftTree, path: int, *, truncate: bool) -> int:
     With dynamic truncation (VVS) ``m = min(last index of the path, avg - 1)``, where avg is the number of
     tokens on all paths, root counted on each, divided by the number of paths, rounded down.
     """
-    last = tree.branching.drafted[path]
+    last = len(tree.branching.path(path)) - 1
     return min(last, tree.branching.mean_nodes - 1) if truncate else last
