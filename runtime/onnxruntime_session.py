@@ -143,7 +143,7 @@ class OnnxRuntimeSession:
         bound.fill(
             features=inputs.features.reshape(-1, n, A, self._geometry.hidden),
             tokens=inputs.tokens,
-            root=inputs.tokens[:, -1] if n == 1 else inputs.tokens[np.arange(n), inputs.count - 1],
+            root=inputs.tokens[np.arange(n), inputs.count - 1],
             positions=inputs.positions,
             count=inputs.count,
             past_length=inputs.past_length,

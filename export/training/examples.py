@@ -11,7 +11,6 @@ from torch import Tensor, nn
 
 from vvs.export.graphs import EncodePromptGraph
 from vvs.export.llamagen import Prompt, Target
-from vvs.export.t5 import T5Encoder
 
 
 class Examples(NamedTuple):
@@ -32,9 +31,9 @@ class ExampleSource(Protocol):
 class PromptRows(nn.Module):
     """Prompts to prompt rows, some of them made unconditional, as guidance needs it."""
 
-    def __init__(self, target: Target, text_encoder: T5Encoder | None = None) -> None:
+    def __init__(self, target: Target) -> None:
         super().__init__()
-        self.graph = EncodePromptGraph(target, text_encoder)
+        self.graph = EncodePromptGraph(target)
 
     def forward(self, conditioning: tuple[Tensor, ...], dropped: Tensor) -> Prompt:
         """Prompt rows of R requests; those in ``dropped [R]`` bool get the unconditional rows."""

@@ -94,6 +94,15 @@ def test_answers_as_the_eager_engine(
     assert all(session.engine_seconds > 0 for session in sessions)
 
 
+def test_the_root_of_a_padded_request_is_its_last_valid_token(engine: OnnxRuntimeEngine) -> None:
+    inputs = draft_rows(engine, [0], [3], seed=0)
+    inputs.tokens[0] = [1, 2, 3]
+    session = engine.open(1)
+    for count in (2, 3):
+        padded = inputs._replace(count=np.array([count]))
+        assert session.draft(np.array([0]), padded, next(iter(engine.trees))).tokens[0, 0] == count
+
+
 def test_results_outlive_the_next_call(engine: OnnxRuntimeEngine, tiny_bundle: Path) -> None:
     session = engine.open(1)
     scale = np.ones(1, np.float32)

@@ -14,7 +14,7 @@ from test_tree import TRACES, trees
 
 from vvs.codebook import Codebook
 from vvs.errors import SettingsError
-from vvs.selection import MostConfidentPath, RandomPath, SampledPath, path_weights
+from vvs.selection import MostConfidentPath, RandomPath, SampledPath, draw_path, path_weights
 from vvs.skipping import Dynamic, Never, Share, StepView, Uniform, decide, path_similarity
 from vvs.tree import DraftTree, root_only
 from vvs.uniforms import RecordedUniforms, UniformStream
@@ -172,6 +172,14 @@ def test_sampled_paths_follow_the_drafters_probabilities() -> None:
     assert SampledPath(temperature=0.5).choose(tree, RecordedUniforms([0.11])).path == 1
     tree.scores[1:] = -np.inf
     assert sum(path_weights(tree)) == pytest.approx(1)
+
+
+def test_a_number_rounded_up_to_the_sum_draws_the_last_path_of_any_weight() -> None:
+    least = 5e-324  # three quarters of it are rounded up to it
+    assert draw_path([0.0, least, 0.0], 0.75) == 1
+    assert draw_path([0.0, least, 0.0], 0.25) == 1
+    assert draw_path([0.25, 0.75], 0.25) == 1
+    assert draw_path([0.25, 0.75], 0.24) == 0
 
 
 def test_a_root_alone_gives_nothing_to_take() -> None:
