@@ -158,20 +158,17 @@ class DraftTree(nn.Module):
         Returns: the fields of :class:`Tree`, then the consumed rows' ``new_k`` and ``new_v``
             ``[B, H, A, Dh]``.
         """
-        consumed, capacity = tokens.shape[1], past_k.shape[2]
-        rows = torch.arange(consumed, device=tokens.device)
-        cached = torch.arange(capacity, device=tokens.device)
-        past = Rows(past_k, past_v)
-        in_past = (cached < past_length.unsqueeze(1)).unsqueeze(1)
-        causal = (rows[None, :] <= rows[:, None]).unsqueeze(0)
-        visible = torch.cat([in_past.expand(-1, consumed, -1), causal.expand(tokens.shape[0], -1, -1)], dim=2)
-        fused = self.drafter.fuse(tokens, features)
-        out, new = self.drafter(fused, positions, [past], visibility_bias(visible))
+        rows = torch.arange(tokens.shape[1], device=tokens.device)
+        cached = torch.arange(past_k.shape[2], device=tokens.device)
+        seen = torch.cat([cached < past_length.unsqueeze(1), rows < count.unsqueeze(1)], dim=1)
+        bias = visibility_bias(seen.unsqueeze(1))
+        # The newest row sees all the others; of those only keys and values are asked for.
         newest = (count - 1).unsqueeze(1)
-        last = torch.gather(out, 1, newest.unsqueeze(-1).expand(-1, 1, out.shape[2]))
+        past = Rows(past_k, past_v)
+        fused = self.drafter.fuse(tokens, features)
+        last, new = self.drafter(fused, positions, [past], bias, newest)
         position = torch.gather(positions, 1, newest) + 1
-        seen = torch.cat([in_past, (rows < count.unsqueeze(1)).unsqueeze(1)], dim=2)
-        bias = visibility_bias(seen).expand(-1, -1, self.shape.k, -1)
+        bias = bias.expand(-1, -1, self.shape.k, -1)
         grown = self._grow(last, position, _Seen([past, new], bias), cfg_scale, (temperature, top_p))
         return (*self._attach(grown, root), *new)
 
@@ -234,6 +231,8 @@ class DraftTree(nn.Module):
     def _attach(self, grown: _Grown, root: Tensor) -> Tree:
         """Keep the best ``total`` nodes in order of creation and hang them on the root."""
         total = self.shape.total
+        if self.shape.branches_alike:
+            return self._attach_in_order(grown.scored, root)
         best = grown.scored.scores.topk(total).indices
         # Ascending order; a sort, but of a length that the graph knows.
         chosen = best.topk(total, largest=False).values
@@ -246,6 +245,21 @@ class DraftTree(nn.Module):
         depth = ancestors.long().sum(-1) - 1
         tokens = torch.cat([root.unsqueeze(1), tokens], dim=1)
         return Tree(tokens, parents, depth, ancestors, F.pad(scores, (1, 0)))
+
+    def _attach_in_order(self, scored: _Scored, root: Tensor) -> Tree:
+        """The same where the first nodes are the best: only their tokens and scores are to be found."""
+        total, nodes = self.shape.total, self.shape.nodes
+        parents = F.pad(self.parent_expanded[:total], (1, 0), value=-1).unsqueeze(0)
+        ancestors = self._close(parents)
+        depth = ancestors.long().sum(-1) - 1
+        requests = root.shape[0]
+        return Tree(
+            torch.cat([root.unsqueeze(1), scored.tokens[:, :total]], dim=1),
+            parents.expand(requests, nodes),
+            depth.expand(requests, nodes),
+            ancestors.expand(requests, nodes, nodes),
+            F.pad(scored.scores[:, :total], (1, 0)),
+        )
 
     def _close(self, parents: Tensor) -> Tensor:
         """Ancestors ``[R, N, N]`` of parents ``[R, N]``: the transitive closure, by repeated squaring."""

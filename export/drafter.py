@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from vvs.export.layers import Attention, RMSNorm, Rotation, Rows, SwiGLU, rotation_at, rotation_table
+from vvs.export.layers import Attention, RMSNorm, Rotation, Rows, SwiGLU, picked, rotation_at, rotation_table
 from vvs.export.llamagen import ROPE_BASE
 from vvs.geometry import Geometry
 
@@ -36,11 +36,19 @@ class DrafterLayer(nn.Module):
         self.post_attention_layernorm = RMSNorm(hidden, config.norm_eps)
 
     def forward(
-        self, x: Tensor, rotation: Rotation, past: Sequence[Rows], bias: Tensor
+        self,
+        x: Tensor,
+        rotation: Rotation,
+        past: Sequence[Rows],
+        bias: Tensor,
+        only: Tensor | None = None,
     ) -> tuple[Tensor, Rows]:
-        """New rows ``x [B, A, D]`` over past ones; also their key and value rows."""
-        attended, new = self.self_attn(x, rotation, past, bias)
-        x = x + attended
+        """New rows ``x [B, A, D]`` over past ones; also their key and value rows.
+
+        With ``only [B, 1]`` one new row a sequence comes out; the others hand on their keys and values.
+        """
+        attended, new = self.self_attn(x, rotation, past, bias, only)
+        x = (x if only is None else picked(x, only)) + attended
         return x + self.mlp(self.post_attention_layernorm(x)), new
 
     def whole_sequence(self, x: Tensor, rotation: Rotation, visible: Tensor) -> Tensor:
@@ -73,20 +81,30 @@ class Drafter(nn.Module):
         return out
 
     def forward(
-        self, x: Tensor, positions: Tensor, past: Sequence[Rows], bias: Tensor
+        self,
+        x: Tensor,
+        positions: Tensor,
+        past: Sequence[Rows],
+        bias: Tensor,
+        only: Tensor | None = None,
     ) -> tuple[Tensor, Rows]:
         """Predicted features and new key and value rows of fused rows ``x [B, A, D]``.
 
-        ``positions`` are those of the rows' tokens, ``[B, A]``, or ``[B, 1]`` if they share one; ``past`` and
-        ``bias`` are as in :class:`Attention`.
+        ``positions`` are those of the rows' tokens, ``[B, A]``, or ``[B, 1]`` if they share one; ``past``,
+        ``bias`` and ``only`` are as in :class:`Attention`.
         """
-        return self.turned(x, rotation_at(self.rotation, positions), past, bias)
+        return self.turned(x, rotation_at(self.rotation, positions), past, bias, only)
 
     def turned(
-        self, x: Tensor, rotation: Rotation, past: Sequence[Rows], bias: Tensor
+        self,
+        x: Tensor,
+        rotation: Rotation,
+        past: Sequence[Rows],
+        bias: Tensor,
+        only: Tensor | None = None,
     ) -> tuple[Tensor, Rows]:
         """The same, for rows whose rotation is known."""
-        out: tuple[Tensor, Rows] = self.layers[0](x, rotation, past, bias)
+        out: tuple[Tensor, Rows] = self.layers[0](x, rotation, past, bias, only)
         return out
 
     def whole_sequence(self, features: Tensor, tokens: Tensor) -> Tensor:

@@ -105,6 +105,12 @@ def attend(query: Tensor, past: Rows, recent: Rows, bias: Tensor) -> Tensor:
     return torch.matmul(parts[0], past.values) + torch.matmul(parts[1], recent.values)
 
 
+def picked(rows: Tensor, place: Tensor) -> Tensor:
+    """The one row of ``rows [B, ..., T, W]`` at ``place [B, 1]``: ``[B, ..., 1, W]``."""
+    index = place.reshape(-1, *[1] * (rows.dim() - 1))
+    return torch.gather(rows, -2, index.expand(-1, *rows.shape[1:-2], 1, rows.shape[-1]))
+
+
 class Attention(nn.Module):
     """Multi-head attention whose new key and value rows are handed back to the caller."""
 
@@ -131,13 +137,21 @@ class Attention(nn.Module):
         return out
 
     def forward(
-        self, x: Tensor, rotation: Rotation, past: Sequence[Rows], bias: Tensor
+        self,
+        x: Tensor,
+        rotation: Rotation,
+        past: Sequence[Rows],
+        bias: Tensor,
+        only: Tensor | None = None,
     ) -> tuple[Tensor, Rows]:
         """Attend to the past and to the new rows themselves, and hand back the new rows in the cache's dtype.
 
         ``past`` holds the cache, then any short stretches; ``bias [B, 1, T, S]`` covers all rows in order.
+        Of the queries, ``only [B, 1]`` keeps one a sequence: T is 1 then.
         """
         query, key, value = self.project(x, rotation)
+        if only is not None:
+            query = picked(query, only)
         new = Rows(*(part.to(past[0].keys.dtype) for part in (key, value)))
         stretches = [*past[1:], new]
         recent = Rows(*(torch.cat(part, dim=2) for part in zip(*stretches, strict=True)))

@@ -23,7 +23,7 @@ class TreeShape:
             raise SettingsError(
                 f"a draft tree needs k >= 1 and depth >= 0, got k {self.k}, depth {self.depth}"
             )
-        scored = self.k + self.depth * self.k * self.k
+        scored = self._scored
         if not 1 <= self.total <= scored:
             raise SettingsError(
                 f"a draft tree of k {self.k} and depth {self.depth} scores {scored} nodes, "
@@ -31,9 +31,23 @@ class TreeShape:
             )
 
     @property
+    def _scored(self) -> int:
+        """Nodes that drafting scores, of which the best ``total`` are kept."""
+        return self.k + self.depth * self.k * self.k
+
+    @property
     def nodes(self) -> int:
         """N, nodes with the root."""
         return self.total + 1
+
+    @property
+    def branches_alike(self) -> bool:
+        """Whether every tree of this shape has its nodes in the same places, whatever is drafted.
+
+        Without expansions the nodes are scored in falling order, so the first ones are kept; with one, the
+        second level hangs on the first in order, and all have fixed places if all are kept.
+        """
+        return self.depth == 0 or (self.depth == 1 and self.total == self._scored)
 
     @property
     def longest_path(self) -> int:
