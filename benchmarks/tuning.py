@@ -1,9 +1,10 @@
 """Tuning: the settings with the lowest latency on this device whose quality stays within a budget.
 
 Three rounds. Step costs are measured at every width that the bundle's trees need; every candidate draws a
-few pictures, and its steps times their costs predict its latency; the most promising are then timed against
-AR, one picture at a time in turns, and judged, the fastest first, until one keeps within the budget. Only
-trees that the bundle has can be chosen.
+few pictures, and its steps times their costs, and the work between them, predict its latency; the most
+promising are then timed against AR, one picture at a time in turns, and judged, the fastest first, until one
+keeps within the budget. If none of them does, the next most promising follow, as long as they are expected to
+be faster than AR. Only trees that the bundle has can be chosen.
 """
 
 from collections import Counter
@@ -17,10 +18,11 @@ from vvs.acceptance import ACCEPTANCE_RULES, Exact, Lantern
 from vvs.benchmarks.comparison import compare
 from vvs.benchmarks.contender import Contender
 from vvs.benchmarks.quality import Quality
+from vvs.config import GenerationConfig
 from vvs.errors import SettingsError
 from vvs.runtime.pipeline import Pipeline
 from vvs.skipping import SKIP_POLICIES, Never
-from vvs.statistics import Statistics, StepKind
+from vvs.statistics import Span, Statistics, StepKind
 
 BASELINE = "ar"
 
@@ -38,7 +40,7 @@ class TuningSettings:
     samples: int = 4
     """Pictures per candidate for its acceptance."""
     finalists: int = 6
-    """Candidates that are timed and judged."""
+    """Candidates that are timed at once; more follow if none of them is good enough."""
     repeats: int = 8
     """Pictures per finalist for its latency."""
 
@@ -70,6 +72,8 @@ class Finalist:
     candidate: Candidate
     milliseconds: float
     """Median per picture, with everything."""
+    relative: float
+    """The same as a share of AR's, timed in turns with it: how those timed at other moments compare."""
     quality: float | None = None
     """None: not judged, as a faster one was good enough or it is lossless."""
 
@@ -87,26 +91,35 @@ class Tuning:
     """Seconds by tree and kind of step."""
     candidates: tuple[Candidate, ...]
     finalists: tuple[Finalist, ...]
-    """By rising latency."""
+    """By rising latency relative to AR's."""
     chosen: Finalist
     baseline_quality: float | None
 
 
 def contenders(pipeline: Pipeline, settings: TuningSettings, *, lossy: bool) -> list[Contender]:
-    """Everything that is tried: AR; EAGLE-2 with every tree of the bundle; if lossy, LANTERN and VVS too."""
+    """Everything that is tried.
+
+    AR; EAGLE-2 with every tree of the bundle; if lossy, also LANTERN with each of them, VVS over the exact
+    rule and over LANTERN, and the bundle's own VVS.
+    """
     lines = [BASELINE]
     rule = pipeline.configure("lantern").acceptance
     relaxed = rule if isinstance(rule, Lantern) else Lantern()
+    rules = [ACCEPTANCE_RULES.describe(replace(relaxed, delta=delta)) for delta in settings.deltas]
     for tree in pipeline.bundle.manifest.trees:
         lines.append(f"eagle tree={tree} acceptance=exact")
-        for delta in settings.deltas if lossy else ():
-            acceptance = ACCEPTANCE_RULES.describe(replace(relaxed, delta=delta))
-            lines.append(f"lantern tree={tree} acceptance={acceptance}")
+        if lossy:
+            lines += [f"lantern tree={tree} acceptance={rule}" for rule in rules]
             lines += [
-                f"vvs tree={tree} acceptance={acceptance} policy=uniform:{interval}"
+                f"vvs tree={tree} acceptance={rule} policy=uniform:{interval}"
+                for rule in ("exact", *rules)
                 for interval in settings.intervals
             ]
-    return [Contender.parse(line, pipeline) for line in lines]
+    tried = [Contender.parse(line, pipeline) for line in lines]
+    own = Contender.parse("vvs", pipeline)
+    if lossy and own.config not in [one.config for one in tried]:
+        tried.append(own)
+    return tried
 
 
 def tune(
@@ -134,12 +147,38 @@ def tune(
         candidates.append(_candidate(pipeline, contender, costs, prompts, settings.samples))
         advance((i + 1) / len(tried) / 2)
     baseline, *others = candidates
-    promising = sorted(others, key=lambda one: one.predicted)[: settings.finalists]
-    finalists = _timed(pipeline, [baseline, *promising], prompts, settings.repeats)
-    advance(0.75)
-    chosen, judged, reference = _choose(pipeline, finalists, settings.budget, quality)
+    reference = quality.of(pipeline, baseline.contender.config) if quality else None
+    exam = _Exam(pipeline, settings.budget, quality, reference)
+    chosen, finalists = _search(
+        exam, baseline, others, prompts, settings, lambda share: advance((1 + share) / 2)
+    )
+    return Tuning(costs, tuple(candidates), finalists, chosen, reference)
+
+
+def _search(
+    exam: "_Exam",
+    baseline: Candidate,
+    others: Sequence[Candidate],
+    prompts: Sequence[str],
+    settings: TuningSettings,
+    advance: Callable[[float], None],
+) -> tuple[Finalist, tuple[Finalist, ...]]:
+    """Time and judge candidates, the most promising first, until one is faster than AR and good enough."""
+    promising = sorted(others, key=lambda one: one.predicted)
+    hopes = sum(one.predicted < baseline.predicted for one in promising)
+    known: list[Finalist] = []
+    for start in range(0, max(1, hopes), settings.finalists):
+        wave = promising[start : start + settings.finalists]
+        ar, *timed = _timed(exam.pipeline, [baseline, *wave], prompts, settings.repeats)
+        chosen, judged = exam.choose([ar, *timed])
+        known += [one for one in judged if not known or one is not ar]
+        if chosen is not ar:
+            break
+        advance(min(1.0, (start + settings.finalists) / max(1, hopes)))
+    else:
+        chosen = next(one for one in known if one.candidate is baseline)
     advance(1.0)
-    return Tuning(costs, tuple(candidates), judged, chosen, reference)
+    return chosen, tuple(sorted(known, key=lambda one: one.relative))
 
 
 def _candidate(
@@ -151,15 +190,18 @@ def _candidate(
 ) -> Candidate:
     shown = [prompts[i % len(prompts)] for i in range(samples)]
     statistics = pipeline.generate(shown, contender.config, 0).statistics
-    tree = contender.config.tree
-    of_tree = costs[tree] if tree else next(iter(costs.values()))
+    seconds = [predict(one, contender.config, costs) + _between(one) / samples for one in statistics]
     return Candidate(
         contender,
         compression=float(np.mean([one.step_compression for one in statistics])),
         accepted=acceptance_by_depth(statistics),
-        predicted=1000
-        * float(np.mean([predict(one, of_tree, drafts=tree is not None) for one in statistics])),
+        predicted=1000 * float(np.mean(seconds)),
     )
+
+
+def _between(statistics: Statistics) -> float:
+    """Seconds of a batch that were spent outside engines; 0 where a loop does not tell."""
+    return sum(statistics.outside_engines.values()) + statistics.seconds[Span.DECODE]
 
 
 def acceptance_by_depth(statistics: Sequence[Statistics]) -> tuple[float, ...]:
@@ -174,14 +216,21 @@ def acceptance_by_depth(statistics: Sequence[Statistics]) -> tuple[float, ...]:
     )
 
 
-def predict(statistics: Statistics, costs: Mapping[str, float], *, drafts: bool) -> float:
-    """Seconds of a picture, from its steps and the cost of each kind; a skip makes a verification wider."""
+def predict(
+    statistics: Statistics, config: GenerationConfig, costs: Mapping[str, Mapping[str, float]]
+) -> float:
+    """Seconds of a picture inside engines, from its steps and the cost of each kind, by tree.
+
+    A skip makes a verification wider.
+    """
     verified, skips = statistics.steps_of(StepKind.VERIFY), statistics.skips
-    if not drafts:
-        return costs["prefill"] + verified * costs["AR"]
+    if config.tree is None:
+        of_any = next(iter(costs.values()))
+        return of_any["prefill"] + verified * of_any["AR"]
+    of_tree, of_skips = costs[config.tree], costs[config.skip_tree or config.tree]
     wide = min(skips, verified)
-    target = wide * costs["verify after a skip"] + (verified - wide) * costs["verify"]
-    return costs["prefill"] + (verified + skips) * costs["draft"] + target
+    target = wide * of_tree["verify after a skip"] + (verified - wide) * of_tree["verify"]
+    return of_tree["prefill"] + verified * of_tree["draft"] + skips * of_skips["draft"] + target
 
 
 def _timed(
@@ -189,31 +238,43 @@ def _timed(
 ) -> list[Finalist]:
     shown = [prompts[i % len(prompts)] for i in range(repeats)]
     measured = compare(pipeline, [one.contender for one in candidates], shown, range(repeats))
+    medians = [1000 * float(np.median(result.seconds)) for result in measured]
     return [
-        Finalist(candidate, 1000 * float(np.median(result.seconds)))
-        for candidate, result in zip(candidates, measured, strict=True)
+        Finalist(candidate, median, median / medians[0])
+        for candidate, median in zip(candidates, medians, strict=True)
     ]
 
 
-def _choose(
-    pipeline: Pipeline, finalists: list[Finalist], budget: float, quality: Quality | None
-) -> tuple[Finalist, tuple[Finalist, ...], float | None]:
-    """The fastest within the budget; AR always is. Lossless settings need no judging."""
-    reference = quality.of(pipeline, finalists[0].candidate.contender.config) if quality else None
-    by_latency = sorted(finalists, key=lambda one: one.milliseconds)
-    chosen: Finalist | None = None
-    for i, finalist in enumerate(by_latency):
+@dataclass(frozen=True)
+class _Exam:
+    """Who is good enough."""
+
+    pipeline: Pipeline
+    budget: float
+    quality: Quality | None
+    reference: float | None
+    """AR's quality."""
+
+    def choose(self, finalists: Sequence[Finalist]) -> tuple[Finalist, list[Finalist]]:
+        """Pick the fastest within the budget; AR, the first one, always is. Also all, what was judged noted.
+
+        Lossless settings need no judging.
+        """
+        noted = sorted(finalists, key=lambda one: one.relative)
+        for i, finalist in enumerate(noted):
+            judged = noted[i] = self._judged(finalist)
+            if judged.quality is None or self.reference is None:
+                return judged, noted
+            if judged.quality >= self.reference - self.budget:
+                return judged, noted
+        raise RuntimeError("AR decoding was not among the finalists")
+
+    def _judged(self, finalist: Finalist) -> Finalist:
         config = finalist.candidate.contender.config
         lossless = isinstance(config.acceptance, Exact) and config.skipping == Never()
-        if not lossless and quality is not None and reference is not None:
-            finalist = by_latency[i] = replace(finalist, quality=quality.of(pipeline, config))
-            if finalist.quality is not None and finalist.quality < reference - budget:
-                continue
-        chosen = finalist
-        break
-    if chosen is None:
-        raise RuntimeError("AR decoding was not among the finalists")
-    return chosen, tuple(by_latency), reference
+        if lossless or self.quality is None:
+            return finalist
+        return replace(finalist, quality=self.quality.of(self.pipeline, config))
 
 
 def defaults_of(finalist: Finalist) -> dict[str, Any]:

@@ -17,11 +17,12 @@ def cost_rows(tuning: Tuning) -> Rows:
 
 
 def finalist_rows(tuning: Tuning) -> Rows:
-    """The finalists by rising latency."""
+    """What was timed, by rising latency relative to AR's."""
     return [
         {
             "settings": finalist.label + (" (chosen)" if finalist is tuning.chosen else ""),
             "ms per image": f"{finalist.milliseconds:.1f}",
+            "AR takes": f"{1 / finalist.relative:.2f}x",
             "predicted": f"{finalist.candidate.predicted:.1f}",
             "step compression": f"{finalist.candidate.compression:.2f}",
             "accepted at least 1, 2, ...": " ".join(f"{share:.2f}" for share in finalist.candidate.accepted),
@@ -37,7 +38,7 @@ def write_report(tuning: Tuning, device: str, out: Path) -> Path:
     write_json(
         path,
         {
-            "schema": 1,
+            "schema": 2,
             "device": device,
             "costs_seconds": {tree: dict(costs) for tree, costs in tuning.costs.items()},
             "candidates": [_candidate(one) for one in tuning.candidates],
@@ -61,7 +62,12 @@ def _candidate(one: Candidate) -> dict[str, Any]:
 
 
 def _finalist(one: Finalist) -> dict[str, Any]:
-    return {"settings": one.label, "milliseconds": one.milliseconds, "quality": one.quality}
+    return {
+        "settings": one.label,
+        "milliseconds": one.milliseconds,
+        "relative_to_ar": one.relative,
+        "quality": one.quality,
+    }
 
 
 def draw_curve(tuning: Tuning, path: Path) -> Path:

@@ -31,7 +31,10 @@ def tune(
     deltas: Annotated[list[float] | None, typer.Option("--delta", help="LANTERN bounds to try.")] = None,
     intervals: Annotated[list[int] | None, typer.Option("--interval", help="Skip intervals to try.")] = None,
     samples: Annotated[int, typer.Option(min=1, help="Pictures per setting for its acceptance.")] = 4,
-    finalists: Annotated[int, typer.Option(min=1, help="Settings that are timed and judged.")] = 6,
+    finalists: Annotated[
+        int,
+        typer.Option(min=1, help="Settings that are timed at once; more follow until one is good enough."),
+    ] = 6,
     repeats: Annotated[int, typer.Option(min=1, help="Pictures per timed setting.")] = 8,
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder of the report.")] = Path("out/tune"),
     plots: Annotated[bool, typer.Option("--plots/--no-plots", help="Draw the curve.")] = True,

@@ -6,19 +6,22 @@ import json
 import sys
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from typer.testing import CliRunner
 
 from vvs.acceptance import Exact
+from vvs.benchmarks import tuning
 from vvs.benchmarks.contender import Contender
 from vvs.benchmarks.quality import CommandMetric
 from vvs.benchmarks.tuning import (
     Candidate,
     Finalist,
     TuningSettings,
-    _choose,
+    _Exam,
+    _search,
     acceptance_by_depth,
     contenders,
     defaults_of,
@@ -54,10 +57,17 @@ def statistics_of(verify: dict[int, int], skip: dict[int, int]) -> Statistics:
     return made
 
 
-def test_a_prediction_adds_up_steps() -> None:
-    assert predict(statistics_of({0: 35}, {}), COSTS, drafts=False) == 10 + 35
-    assert predict(statistics_of({0: 4, 2: 6}, {}), COSTS, drafts=True) == 10 + 10 * 0.5 + 10 * 3
-    assert predict(statistics_of({1: 6}, {2: 4}), COSTS, drafts=True) == 10 + 10 * 0.5 + 4 * 4 + 2 * 3
+def test_a_prediction_adds_up_steps(tiny_bundle: Path) -> None:
+    pipeline = Pipeline.from_bundle(tiny_bundle)
+    costs = {"tiny": COSTS, "other": COSTS | {"draft": 0.25, "verify": 1.0}}
+    ar, eagle, vvs = (Contender.parse(mode, pipeline).config for mode in ("ar", "eagle", "vvs"))
+    assert predict(statistics_of({0: 35}, {}), ar, costs) == 10 + 35
+    assert predict(statistics_of({0: 4, 2: 6}, {}), eagle, costs) == 10 + 10 * 0.5 + 10 * 3
+    both = statistics_of({1: 6}, {2: 4})
+    assert predict(both, vvs, costs) == 10 + 10 * 0.5 + 4 * 4 + 2 * 3
+    # Skipped steps are drafted with their own tree.
+    skipping = replace(vvs, skip_tree="other")
+    assert predict(both, skipping, costs) == 10 + 6 * 0.5 + 4 * 0.25 + 4 * 4 + 2 * 3
 
 
 def test_acceptance_per_depth_counts_verified_steps() -> None:
@@ -71,7 +81,9 @@ def test_without_a_measure_only_lossless_settings_are_tried(tiny_bundle: Path) -
     labels = [one.label for one in contenders(pipeline, TuningSettings(), lossy=False)]
     assert labels == ["ar", "eagle tree=tiny acceptance=exact"]
     lossy = contenders(pipeline, TuningSettings(deltas=(0.1,), intervals=(2, 4)), lossy=True)
-    assert [one.label.split()[0] for one in lossy] == ["ar", "eagle", "lantern", "vvs", "vvs"]
+    assert [one.label.split()[0] for one in lossy] == ["ar", "eagle", "lantern", *["vvs"] * 5]
+    assert lossy[-1].label == "vvs"
+    assert [one.config.acceptance == Exact() for one in lossy[3:7]] == [True, True, False, False]
     # The bundle's own k.
     assert lossy[2].config.describe()["acceptance"] == "lantern:k=16,delta=0.1"
 
@@ -86,6 +98,13 @@ class Fixed:
         return self._by_mode["ar" if config.acceptance == Exact() else "vvs"]
 
 
+def candidates_of(pipeline: Pipeline, **predicted: float) -> list[Candidate]:
+    return [
+        Candidate(Contender.parse(text, pipeline), 1.0, (), milliseconds)
+        for text, milliseconds in predicted.items()
+    ]
+
+
 @pytest.mark.parametrize(
     ("quality", "chosen"), [(79.0, "vvs"), (70.0, "eagle"), (None, "vvs")], ids=["kept", "lost", "unjudged"]
 )
@@ -94,14 +113,56 @@ def test_the_fastest_within_the_budget_is_chosen(
 ) -> None:
     pipeline = Pipeline.from_bundle(tiny_bundle)
     finalists = [
-        Finalist(Candidate(Contender.parse(text, pipeline), 1.0, (), 1.0), milliseconds)
-        for text, milliseconds in (("ar", 9.0), ("eagle", 8.0), ("vvs", 5.0))
+        Finalist(candidate, 9 * candidate.predicted, candidate.predicted)
+        for candidate in candidates_of(pipeline, ar=1.0, eagle=0.8, vvs=0.5)
     ]
     judge = None if quality is None else Fixed(ar=80.0, vvs=quality)
-    found, ordered, reference = _choose(pipeline, finalists, 2.0, judge)
+    exam = _Exam(pipeline, 2.0, judge, 80.0 if judge else None)
+    found, ordered = exam.choose(finalists)
     assert found.label == chosen
     assert [one.label for one in ordered] == ["vvs", "eagle", "ar"]
-    assert reference == (None if quality is None else 80.0)
+
+
+@pytest.mark.parametrize(
+    ("predicted", "times", "chosen", "known"),
+    [
+        # The fastest is not good enough, so the next one follows; it is, so the last one is not timed.
+        (
+            {"vvs": 0.5, "eagle": 0.8, "lantern": 0.9},
+            {"vvs": 0.5, "eagle": 0.7},
+            "eagle",
+            ["vvs", "eagle", "ar"],
+        ),
+        # Expected to be slower than AR: not timed, whatever came before.
+        ({"vvs": 0.5, "eagle": 1.8}, {"vvs": 0.5}, "ar", ["vvs", "ar"]),
+        # Nothing is expected to be faster than AR: one round shows whether that is so.
+        ({"vvs": 2.5, "eagle": 1.8}, {"eagle": 1.7}, "ar", ["ar", "eagle"]),
+        ({}, {}, "ar", ["ar"]),
+    ],
+)  # fmt: skip
+def test_more_follow_until_one_is_good_enough(
+    tiny_bundle: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    predicted: dict[str, float],
+    times: dict[str, float],
+    chosen: str,
+    known: list[str],
+) -> None:
+    pipeline = Pipeline.from_bundle(tiny_bundle)
+
+    def timed(_: Any, candidates: list[Candidate], *rest: Any) -> list[Finalist]:
+        return [Finalist(one, 7.0, {"ar": 1.0, **times}[one.contender.label]) for one in candidates]
+
+    monkeypatch.setattr(tuning, "_timed", timed)
+    baseline, *others = candidates_of(pipeline, ar=1.0, **predicted)
+    exam = _Exam(pipeline, 2.0, Fixed(ar=80.0, vvs=70.0), 80.0)
+    told: list[float] = []
+    found, finalists = _search(exam, baseline, others, ["x"], TuningSettings(finalists=1), told.append)
+    assert found.label == chosen
+    assert [one.label for one in finalists] == known
+    assert any(one is found for one in finalists)
+    assert told[-1] == 1
+    assert told == sorted(told)
 
 
 @pytest.mark.parametrize(
@@ -117,7 +178,7 @@ def test_a_choice_is_read_back_on_its_device_only(broken_bundle: Path) -> None:
     before = {path.name: sha256_of(path) for path in broken_bundle.iterdir()}
     pipeline = Pipeline.from_bundle(broken_bundle)
     contender = Contender.parse("vvs acceptance=lantern:k=8,delta=0.05 policy=uniform:5", pipeline)
-    choice = defaults_of(Finalist(Candidate(contender, 1.0, (), 1.0), 1.0))
+    choice = defaults_of(Finalist(Candidate(contender, 1.0, (), 1.0), 1.0, 1.0))
     write_defaults(pipeline.bundle, "another device", {"mode": "ar"})
     write_defaults(pipeline.bundle, device_name("onnxruntime"), choice)
     tuned = Pipeline.from_bundle(broken_bundle)  # hashes are checked
