@@ -13,7 +13,7 @@ import numpy as np
 import onnxruntime as ort
 from numpy.typing import NDArray
 
-from vvs.arrays import BoolArray, FeatureArray, Float32Array, IntArray
+from vvs.arrays import FeatureArray, Float32Array, IntArray
 from vvs.engine import Conditioning, DraftResult, DraftRows, TargetResult, TargetRows
 from vvs.errors import BackendError, SettingsError
 from vvs.geometry import Geometry
@@ -32,14 +32,6 @@ class _Contract(NamedTuple):
     per_sequence: Shapes  # inputs [g n, ...], without the first axis
     per_request: Shapes  # inputs [n, ...], without the first axis
     outputs: Shapes
-
-
-class _Places(NamedTuple):
-    """Where the nodes of n drafted trees hang, as in :class:`vvs.engine.DraftResult`."""
-
-    parents: IntArray
-    depth: IntArray
-    ancestors: BoolArray
 
 
 class _Bound(NamedTuple):
@@ -93,7 +85,6 @@ class OnnxRuntimeSession:
         self._pool = Pool()
         self._bound: dict[tuple[str, int, int, bool], _Bound] = {}
         self._past: dict[tuple[str, int, bool], dict[str, ort.OrtValue]] = {}
-        self._fixed_places: dict[tuple[str, int], _Places] = {}
         self._new: FeatureArray | None = None  # new KV rows of the last target call
         self._seconds = 0.0
 
@@ -162,21 +153,15 @@ class OnnxRuntimeSession:
         )
         self._time(bound.call.run)
         self._caches[DRAFT_TREE].append_leading(rows, bound.new, inputs.count, inputs.past_length)
+        outputs = bound.call.outputs
         # Copies: the next call overwrites the outputs.
-        tokens, scores = (bound.call.outputs[name].copy() for name in ("tree_tokens", "scores"))
-        parents, depth, ancestors = self._places(tree, n, bound.call.outputs)
-        return DraftResult(tokens, parents, depth, ancestors, scores)
-
-    def _places(self, tree: str, n: int, outputs: Mapping[str, NDArray[Any]]) -> _Places:
-        """Copy where the drafted nodes hang; once if that is always the same."""
-        places = self._fixed_places.get((tree, n))
-        if places is None:
-            places = _Places(*(outputs[name].copy() for name in _Places._fields))
-            if self._trees[tree].branches_alike:
-                for array in places:
-                    array.flags.writeable = False
-                self._fixed_places[tree, n] = places
-        return places
+        return DraftResult(
+            tokens=outputs["tree_tokens"].copy(),
+            parents=outputs["parents"].copy(),
+            depth=outputs["depth"].copy(),
+            ancestors=outputs["ancestors"].copy(),
+            scores=outputs["scores"].copy(),
+        )
 
     def reopen(self) -> "OnnxRuntimeSession":
         """Start another run on the memory of the last one."""

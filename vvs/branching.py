@@ -4,23 +4,15 @@ Trees of one shape often branch alike, flat ones always, so what follows from th
 """
 
 from functools import cached_property, lru_cache
-from typing import NamedTuple
 
 import numpy as np
 
-from vvs.arrays import BoolArray, IntArray
+from vvs.arrays import IntArray
 from vvs.errors import BackendError
 
 NO_NODE = -1
 KEPT = 64
 """Branchings that are kept: those met last."""
-
-
-class TargetLayout(NamedTuple):
-    """How the target rows of one request lie: a chain, then the nodes of a tree. Not to be written to."""
-
-    offsets: IntArray  # [chain + N] positions, counted from that of the root
-    ancestors: BoolArray  # [chain + N, chain + N] who sees whom of them, self included
 
 
 class Branching:
@@ -42,8 +34,6 @@ class Branching:
             )
         self.parents = parents
         """Of every node; that of the root is -1."""
-        self.layouts: dict[int, TargetLayout] = {}
-        """How target rows of a chain and these nodes lie, by the chain's length; filled when asked for."""
 
     @cached_property
     def children(self) -> tuple[tuple[int, ...], ...]:

@@ -4,15 +4,17 @@ Requests of different lengths are padded to the longest; a padded target row see
 """
 
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
 
 from vvs.arrays import BoolArray, FeatureArray, Float32Array, IntArray
-from vvs.branching import TargetLayout
 from vvs.engine import DraftRows, TargetRows
 from vvs.request import Request
-from vvs.tree import DraftTree
+
+CAUSAL_KEPT = 256
+"""Shapes of visible chains that are kept: those met last."""
 
 
 class TargetSpan(NamedTuple):
@@ -23,7 +25,7 @@ class TargetSpan(NamedTuple):
 
     def kept(self, nodes: IntArray) -> IntArray:
         """Rows of the chain and of the tree nodes ``nodes``, in order."""
-        return np.concatenate([np.arange(self.chain), self.chain + nodes]) if self.chain else nodes
+        return np.concatenate([np.arange(self.chain), self.chain + nodes])
 
 
 class Cohort:
@@ -51,56 +53,24 @@ def target_rows(cohort: Cohort) -> tuple[TargetRows, list[TargetSpan]]:
     Chain rows are causal. Tree rows see the past, the whole chain and their ancestors.
     """
     spans = [TargetSpan(request.progress.chain, request.tree.nodes) for request in cohort.requests]
-    parts = [
-        _TargetPart(
-            np.concatenate([request.chain, request.tree.tokens]) if span.chain else request.tree.tokens,
-            request.progress.root_position,
-            target_layout(request.tree, span.chain),
-        )
-        for request, span in zip(cohort.requests, spans, strict=True)
-    ]
-    return TargetRows(*_together(parts), cohort.target_rows, cohort.cfg_scale), spans
-
-
-class _TargetPart(NamedTuple):
-    """One request's share of a target call."""
-
-    tokens: IntArray  # [chain + N]
-    root_position: int
-    layout: TargetLayout
-
-
-def _together(parts: Sequence[_TargetPart]) -> tuple[IntArray, IntArray, BoolArray]:
-    """Tokens and positions ``[n, T]`` and ancestors ``[n, T, T]``; those of a single request as they are."""
-    if len(parts) == 1:
-        tokens, root, (offsets, ancestors) = parts[0]
-        return tokens[None], (offsets + root)[None], ancestors[None]
-    n, T = len(parts), max(part.tokens.size for part in parts)
-    of_all = np.zeros((n, T), np.int64), np.empty((n, T), np.int64), np.zeros((n, T, T), np.bool_)
-    for (tokens, root, (offsets, ancestors)), *mine in zip(parts, *of_all, strict=True):
-        end = tokens.size
-        mine[0][:end] = tokens
-        np.add(offsets, root, out=mine[1][:end])
-        mine[2][:end, :end] = ancestors
+    n, T = len(spans), max(chain + tree for chain, tree in spans)
+    tokens = np.zeros((n, T), np.int64)
+    positions = np.empty((n, T), np.int64)
+    ancestors = np.zeros((n, T, T), np.bool_)
+    for i, (request, (chain, tree)) in enumerate(zip(cohort.requests, spans, strict=True)):
+        root, end = request.progress.root_position, chain + tree
+        if chain:
+            tokens[i, :chain] = request.chain
+            positions[i, :chain] = np.arange(root - chain, root)
+            ancestors[i, :end, :chain] = _causal(end, chain)
+        tokens[i, chain:end] = request.tree.tokens
+        np.add(request.tree.depth, root, out=positions[i, chain:end])
+        ancestors[i, chain:end, chain:end] = request.tree.ancestors
         if end < T:
-            mine[1][end:] = root
+            positions[i, end:] = root
             padding = np.arange(end, T)
-            mine[2][padding, padding] = True
-    return of_all
-
-
-def target_layout(tree: DraftTree, chain: int) -> TargetLayout:
-    """How a chain of this length and the tree's nodes lie; kept with the tree's branching, which fixes it."""
-    layout = tree.branching.layouts.get(chain)
-    if layout is None:
-        rows = chain + tree.nodes
-        ancestors = np.tri(rows, dtype=np.bool_)
-        ancestors[chain:, chain:] = tree.ancestors
-        offsets = np.concatenate([np.arange(-chain, 0), tree.depth])
-        for array in (offsets, ancestors):
-            array.flags.writeable = False
-        layout = tree.branching.layouts[chain] = TargetLayout(offsets, ancestors)
-    return layout
+            ancestors[i, padding, padding] = True
+    return TargetRows(tokens, positions, ancestors, cohort.target_rows, cohort.cfg_scale), spans
 
 
 def draft_rows(cohort: Cohort) -> DraftRows:
@@ -124,6 +94,14 @@ def draft_rows(cohort: Cohort) -> DraftRows:
         temperature=cohort.temperature,
         top_p=cohort.top_p,
     )
+
+
+@lru_cache(CAUSAL_KEPT)
+def _causal(rows: int, chain: int) -> BoolArray:
+    """Who sees whom of a chain ``[rows, chain]``: itself as far as it has come, what follows sees it all."""
+    seen = np.tri(rows, chain, dtype=np.bool_)
+    seen.flags.writeable = False
+    return seen
 
 
 def _each(settings: Iterable[float]) -> Float32Array:
