@@ -105,14 +105,14 @@ def contenders(pipeline: Pipeline, settings: TuningSettings, *, lossy: bool) -> 
     lines = [BASELINE]
     rule = pipeline.configure("lantern").acceptance
     relaxed = rule if isinstance(rule, Lantern) else Lantern()
-    rules = [ACCEPTANCE_RULES.describe(replace(relaxed, delta=delta)) for delta in settings.deltas]
+    relaxations = [ACCEPTANCE_RULES.describe(replace(relaxed, delta=delta)) for delta in settings.deltas]
     for tree in pipeline.bundle.manifest.trees:
         lines.append(f"eagle tree={tree} acceptance=exact")
         if lossy:
-            lines += [f"lantern tree={tree} acceptance={rule}" for rule in rules]
+            lines += [f"lantern tree={tree} acceptance={acceptance}" for acceptance in relaxations]
             lines += [
-                f"vvs tree={tree} acceptance={rule} policy=uniform:{interval}"
-                for rule in ("exact", *rules)
+                f"vvs tree={tree} acceptance={acceptance} policy=uniform:{interval}"
+                for acceptance in ("exact", *relaxations)
                 for interval in settings.intervals
             ]
     tried = [Contender.parse(line, pipeline) for line in lines]
@@ -147,12 +147,11 @@ def tune(
         candidates.append(_candidate(pipeline, contender, costs, prompts, settings.samples))
         advance((i + 1) / len(tried) / 2)
     baseline, *others = candidates
-    reference = quality.of(pipeline, baseline.contender.config) if quality else None
-    exam = _Exam(pipeline, settings.budget, quality, reference)
+    exam = _Exam.beside(baseline, pipeline, settings.budget, quality)
     chosen, finalists = _search(
         exam, baseline, others, prompts, settings, lambda share: advance((1 + share) / 2)
     )
-    return Tuning(costs, tuple(candidates), finalists, chosen, reference)
+    return Tuning(costs, tuple(candidates), finalists, chosen, exam.reference)
 
 
 def _search(
@@ -254,6 +253,14 @@ class _Exam:
     quality: Quality | None
     reference: float | None
     """AR's quality."""
+
+    @classmethod
+    def beside(
+        cls, baseline: Candidate, pipeline: Pipeline, budget: float, quality: Quality | None
+    ) -> "_Exam":
+        """Judge AR once, for all others to be compared with."""
+        reference = quality.of(pipeline, baseline.contender.config) if quality else None
+        return cls(pipeline, budget, quality, reference)
 
     def choose(self, finalists: Sequence[Finalist]) -> tuple[Finalist, list[Finalist]]:
         """Pick the fastest within the budget; AR, the first one, always is. Also all, what was judged noted.

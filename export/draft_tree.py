@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
 from vvs.export.drafter import Drafter
-from vvs.export.layers import Rotation, Rows, rotation_at, visibility_bias
+from vvs.export.layers import Rotation, Rows, Sight, rotation_at, visibility_bias
 from vvs.export.llamagen import Target, guided_logits
 from vvs.tree_shape import TreeShape
 
@@ -59,13 +59,6 @@ class _Grown(NamedTuple):
 
     scored: _Scored
     expanded: Tensor  # [R, 1 + depth * k] ids: the root, then the frontier of every level
-
-
-class _Seen(NamedTuple):
-    """What every frontier node attends to, but for its lineage: past, consumed rows, expanded levels."""
-
-    rows: list[Rows]
-    bias: Tensor  # [B, 1, k, S + A]
 
 
 def log_probabilities(logits: Tensor, temperature: Tensor, top_p: Tensor) -> Tensor:
@@ -160,20 +153,21 @@ class DraftTree(nn.Module):
         """
         rows = torch.arange(tokens.shape[1], device=tokens.device)
         cached = torch.arange(past_k.shape[2], device=tokens.device)
-        seen = torch.cat([cached < past_length.unsqueeze(1), rows < count.unsqueeze(1)], dim=1)
-        bias = visibility_bias(seen.unsqueeze(1))
+        visible = torch.cat([cached < past_length.unsqueeze(1), rows < count.unsqueeze(1)], dim=1)
+        bias = visibility_bias(visible.unsqueeze(1))
         # The newest row sees all the others; of those only keys and values are asked for.
         newest = (count - 1).unsqueeze(1)
         past = Rows(past_k, past_v)
         fused = self.drafter.fuse(tokens, features)
-        last, new = self.drafter(fused, positions, [past], bias, newest)
+        rotation = rotation_at(self.drafter.rotation, positions)
+        last, new = self.drafter(fused, rotation, Sight([past], bias, newest))
         position = torch.gather(positions, 1, newest) + 1
         bias = bias.expand(-1, -1, self.shape.k, -1)
-        grown = self._grow(last, position, _Seen([past, new], bias), cfg_scale, (temperature, top_p))
+        grown = self._grow(last, position, Sight([past, new], bias), cfg_scale, (temperature, top_p))
         return (*self._attach(grown, root), *new)
 
     def _grow(
-        self, last: Tensor, position: Tensor, seen: _Seen, cfg_scale: Tensor, heat: tuple[Tensor, Tensor]
+        self, last: Tensor, position: Tensor, seen: Sight, cfg_scale: Tensor, heat: tuple[Tensor, Tensor]
     ) -> _Grown:
         k = self.shape.k
         best = self._predict(last, cfg_scale, heat)[:, 0].topk(k)
@@ -185,7 +179,7 @@ class DraftTree(nn.Module):
         expanded = [torch.zeros_like(ids[:, :1])]
         for level, rotation in enumerate(self._rotations(position)):
             out, new = self._expand(frontier, rotation, seen)
-            seen.rows.append(new)
+            seen = Sight([*seen.past, new], seen.bias)
             children = self._predict(out, cfg_scale, heat).topk(k)
             scores = (frontier.scores.unsqueeze(-1) + children.values).flatten(1)
             levels.append(_Scored(children.indices.flatten(1), scores))
@@ -204,11 +198,14 @@ class DraftTree(nn.Module):
         turns = (torch.split(part, 1, dim=2) for part in (cos, sin))
         return [Rotation(*turn) for turn in zip(*turns, strict=True)]
 
-    def _expand(self, frontier: _Frontier, rotation: Rotation, seen: _Seen) -> tuple[Tensor, Rows]:
-        """Run the k frontier nodes; each sees the past, the consumed rows, its ancestors and itself."""
+    def _expand(self, frontier: _Frontier, rotation: Rotation, seen: Sight) -> tuple[Tensor, Rows]:
+        """Run the k frontier nodes; each sees the past, the consumed rows, its ancestors and itself.
+
+        ``seen`` is what all of them see, their lineage left out.
+        """
         x = self.drafter.fuse(self._both(frontier.tokens), frontier.features)
         bias = torch.cat([seen.bias, frontier.lineage.unsqueeze(1)], dim=-1)
-        out: tuple[Tensor, Rows] = self.drafter.turned(x, rotation, seen.rows, bias)
+        out: tuple[Tensor, Rows] = self.drafter(x, rotation, Sight(seen.past, bias))
         return out
 
     def _next_frontier(

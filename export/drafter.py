@@ -4,13 +4,22 @@ It has no input norm and no final norm, and it borrows the target's head. Parame
 the published drafters (``embed_tokens``, ``fc``, ``layers.0.*``).
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
-from vvs.export.layers import Attention, RMSNorm, Rotation, Rows, SwiGLU, picked, rotation_at, rotation_table
+from vvs.export.layers import (
+    Attention,
+    RMSNorm,
+    Rotation,
+    Rows,
+    Sight,
+    SwiGLU,
+    picked,
+    rotation_at,
+    rotation_table,
+)
 from vvs.export.llamagen import ROPE_BASE
 from vvs.geometry import Geometry
 
@@ -35,20 +44,13 @@ class DrafterLayer(nn.Module):
         self.mlp = SwiGLU(hidden, config.ffn)
         self.post_attention_layernorm = RMSNorm(hidden, config.norm_eps)
 
-    def forward(
-        self,
-        x: Tensor,
-        rotation: Rotation,
-        past: Sequence[Rows],
-        bias: Tensor,
-        only: Tensor | None = None,
-    ) -> tuple[Tensor, Rows]:
+    def forward(self, x: Tensor, rotation: Rotation, sight: Sight) -> tuple[Tensor, Rows]:
         """New rows ``x [B, A, D]`` over past ones; also their key and value rows.
 
-        With ``only [B, 1]`` one new row a sequence comes out; the others hand on their keys and values.
+        Of new rows that do not attend only keys and values come out.
         """
-        attended, new = self.self_attn(x, rotation, past, bias, only)
-        x = (x if only is None else picked(x, only)) + attended
+        attended, new = self.self_attn(x, rotation, sight)
+        x = (x if sight.only is None else picked(x, sight.only)) + attended
         return x + self.mlp(self.post_attention_layernorm(x)), new
 
     def whole_sequence(self, x: Tensor, rotation: Rotation, visible: Tensor) -> Tensor:
@@ -80,31 +82,9 @@ class Drafter(nn.Module):
         out: Tensor = self.fc(torch.cat([embedded, features], dim=-1))
         return out
 
-    def forward(
-        self,
-        x: Tensor,
-        positions: Tensor,
-        past: Sequence[Rows],
-        bias: Tensor,
-        only: Tensor | None = None,
-    ) -> tuple[Tensor, Rows]:
-        """Predicted features and new key and value rows of fused rows ``x [B, A, D]``.
-
-        ``positions`` are those of the rows' tokens, ``[B, A]``, or ``[B, 1]`` if they share one; ``past``,
-        ``bias`` and ``only`` are as in :class:`Attention`.
-        """
-        return self.turned(x, rotation_at(self.rotation, positions), past, bias, only)
-
-    def turned(
-        self,
-        x: Tensor,
-        rotation: Rotation,
-        past: Sequence[Rows],
-        bias: Tensor,
-        only: Tensor | None = None,
-    ) -> tuple[Tensor, Rows]:
-        """The same, for rows whose rotation is known."""
-        out: tuple[Tensor, Rows] = self.layers[0](x, rotation, past, bias, only)
+    def forward(self, x: Tensor, rotation: Rotation, sight: Sight) -> tuple[Tensor, Rows]:
+        """Predicted features and new key and value rows of fused rows ``x [B, A, D]``."""
+        out: tuple[Tensor, Rows] = self.layers[0](x, rotation, sight)
         return out
 
     def whole_sequence(self, features: Tensor, tokens: Tensor) -> Tensor:

@@ -85,6 +85,17 @@ class Rows(NamedTuple):
     values: Tensor
 
 
+class Sight(NamedTuple):
+    """What new rows attend to, besides one another."""
+
+    past: Sequence[Rows]
+    """The cache, then any short stretches."""
+    bias: Tensor
+    """``[B, 1, T, S]`` over all rows in order, the new ones last; see :func:`visibility_bias`."""
+    only: Tensor | None = None
+    """``[B, 1]`` the one new row a sequence that attends, so that T is 1; None: all do."""
+
+
 def visibility_bias(visible: Tensor) -> Tensor:
     """What is added to attention scores: 0 where ``visible [B, T, S]``, else a large negative number."""
     return torch.where(visible, 0.0, MASKED).unsqueeze(1)
@@ -136,26 +147,15 @@ class Attention(nn.Module):
         out: Tensor = self.o_proj(heads.transpose(1, 2).flatten(-2))
         return out
 
-    def forward(
-        self,
-        x: Tensor,
-        rotation: Rotation,
-        past: Sequence[Rows],
-        bias: Tensor,
-        only: Tensor | None = None,
-    ) -> tuple[Tensor, Rows]:
-        """Attend to the past and to the new rows themselves, and hand back the new rows in the cache's dtype.
-
-        ``past`` holds the cache, then any short stretches; ``bias [B, 1, T, S]`` covers all rows in order.
-        Of the queries, ``only [B, 1]`` keeps one a sequence: T is 1 then.
-        """
+    def forward(self, x: Tensor, rotation: Rotation, sight: Sight) -> tuple[Tensor, Rows]:
+        """Attend to the past and to the new rows themselves; hand back the new rows in the cache's dtype."""
+        cache, *short = sight.past
         query, key, value = self.project(x, rotation)
-        if only is not None:
-            query = picked(query, only)
-        new = Rows(*(part.to(past[0].keys.dtype) for part in (key, value)))
-        stretches = [*past[1:], new]
-        recent = Rows(*(torch.cat(part, dim=2) for part in zip(*stretches, strict=True)))
-        return self.merge(attend(query, past[0], recent if past[1:] else new, bias)), new
+        if sight.only is not None:
+            query = picked(query, sight.only)
+        new = Rows(*(part.to(cache.keys.dtype) for part in (key, value)))
+        recent = Rows(*(torch.cat(part, dim=2) for part in zip(*short, new, strict=True))) if short else new
+        return self.merge(attend(query, cache, recent, sight.bias)), new
 
     def whole_sequence(self, x: Tensor, rotation: Rotation, visible: Tensor) -> Tensor:
         """The same without a past, by PyTorch's fused kernel; ``visible`` is ``[B or 1, 1, T, T]``."""

@@ -18,6 +18,7 @@ from vvs.export.layers import (
     RMSNorm,
     Rotation,
     Rows,
+    Sight,
     SwiGLU,
     dtype_of,
     prompt_visibility,
@@ -184,7 +185,7 @@ class TargetLayer(nn.Module):
 
     def forward(self, x: Tensor, rotation: Rotation, past: Rows, bias: Tensor) -> tuple[Tensor, Rows]:
         """New rows ``x [B, T, D]`` over cached ones; also their key and value rows."""
-        attended, new = self.self_attn(self.input_layernorm(x), rotation, [past], bias)
+        attended, new = self.self_attn(self.input_layernorm(x), rotation, Sight([past], bias))
         x = x + attended
         return x + self.mlp(self.post_attention_layernorm(x)), new
 

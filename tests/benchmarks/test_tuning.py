@@ -117,10 +117,11 @@ def test_the_fastest_within_the_budget_is_chosen(
         for candidate in candidates_of(pipeline, ar=1.0, eagle=0.8, vvs=0.5)
     ]
     judge = None if quality is None else Fixed(ar=80.0, vvs=quality)
-    exam = _Exam(pipeline, 2.0, judge, 80.0 if judge else None)
+    exam = _Exam.beside(finalists[0].candidate, pipeline, 2.0, judge)
     found, ordered = exam.choose(finalists)
     assert found.label == chosen
     assert [one.label for one in ordered] == ["vvs", "eagle", "ar"]
+    assert exam.reference == (None if quality is None else 80.0)
 
 
 @pytest.mark.parametrize(
@@ -155,7 +156,7 @@ def test_more_follow_until_one_is_good_enough(
 
     monkeypatch.setattr(tuning, "_timed", timed)
     baseline, *others = candidates_of(pipeline, ar=1.0, **predicted)
-    exam = _Exam(pipeline, 2.0, Fixed(ar=80.0, vvs=70.0), 80.0)
+    exam = _Exam.beside(baseline, pipeline, 2.0, Fixed(ar=80.0, vvs=70.0))
     told: list[float] = []
     found, finalists = _search(exam, baseline, others, ["x"], TuningSettings(finalists=1), told.append)
     assert found.label == chosen
