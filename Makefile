@@ -62,6 +62,7 @@ eval: engines ## Judge 1,000 pictures of every mode of the demo model, into benc
 bench: MODEL = demo
 bench: engines ## Measure every mode and eager PyTorch side by side, into benchmarks/results/
 	$(BIN)/vvs bench engines/demo --baselines engines/demo.toml --score benchmarks/results/eval/eval.json --out benchmarks/results/bench
+	$(BIN)/vvs bench engines/demo --batch 1 --batch 2 --batch 4 --batch 8 --run ar --run eagle --run vvs --no-floor --out benchmarks/results/batches
 
 replay: install ## Replay recorded runs of the published implementation in DIR
 	$(BIN)/python -m vvs.benchmarks.replay $(DIR)

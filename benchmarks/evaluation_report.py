@@ -15,7 +15,7 @@ from vvs.benchmarks.report import Rows, markdown, write_json, write_text
 from vvs.config import GenerationConfig
 from vvs.manifest import Manifest
 from vvs.runtime.images import contact_sheet, save_sheet
-from vvs.skipping import Dynamic, Uniform
+from vvs.skipping import SKIP_POLICIES, Never, SkipPolicy
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -61,14 +61,11 @@ def frechet_cell(distance: FrechetDistance) -> str:
 
 def speed_quality_rows(evaluation: Evaluation) -> Rows:
     """The table of the paper: step compression against distance per skip interval and delta."""
+    model = f"demo, n = {evaluation.settings.count}"
     return [
-        _speed_quality(
-            f"demo, n = {evaluation.settings.count}",
-            mode.contender.label.split()[0],
-            *_interval_and_delta(mode.contender.config),
-            mode.compression.value,
-            frechet_cell(mode.marks.frechet),
-        )
+        {"model": model, "mode": mode.contender.label.split()[0]}
+        | _varied(mode.contender.config)
+        | _outcome(mode.compression.value, frechet_cell(mode.marks.frechet))
         for mode in evaluation.modes
     ]
 
@@ -76,40 +73,24 @@ def speed_quality_rows(evaluation: Evaluation) -> Rows:
 def published_rows() -> Rows:
     """The paper's own rows, in the same form."""
     return [
-        _speed_quality(
-            row.model,
-            row.mode,
-            ABSENT if row.interval is None else f"uniform {row.interval}",
-            ABSENT if row.delta is None else f"{row.delta:g}",
-            row.step_compression,
-            f"{row.fid:.2f}",
-        )
+        {
+            "model": row.model,
+            "mode": row.mode,
+            "tree": ABSENT,
+            "skipping": ABSENT if row.interval is None else f"uniform {row.interval}",
+            "delta": ABSENT if row.delta is None else f"{row.delta:g}",
+        }
+        | _outcome(row.step_compression, f"{row.fid:.2f}")
         for row in PUBLISHED
     ]
 
 
-def _speed_quality(
-    model: str, mode: str, interval: str, delta: str, compression: float, distance: str
-) -> dict[str, str]:
-    return {
-        "model": model,
-        "mode": mode,
-        "skipping": interval,
-        "delta": delta,
-        "step compression": f"{compression:.2f}",
-        "Fréchet distance": distance,
-    }
+def _outcome(compression: float, distance: str) -> dict[str, str]:
+    return {"step compression": f"{compression:.2f}", "Fréchet distance": distance}
 
 
-def _interval_and_delta(config: GenerationConfig) -> tuple[str, str]:
-    """The two settings that the paper's table varies."""
-    match config.skipping:
-        case Uniform(interval=interval):
-            skipping = f"uniform {interval}"
-        case Dynamic(threshold=threshold):
-            skipping = f"dynamic {threshold:g}"
-        case _:
-            skipping = ABSENT
+def _varied(config: GenerationConfig) -> dict[str, str]:
+    """The settings that the paper's table varies, and the tree, which ours varies too."""
     match config.acceptance:
         case Lantern(delta=delta):
             relaxed = f"{delta:g}"
@@ -119,7 +100,16 @@ def _interval_and_delta(config: GenerationConfig) -> tuple[str, str]:
             relaxed = ABSENT
         case other:
             relaxed = type(other).__name__
-    return skipping, relaxed
+    tree = ABSENT if config.tree is None else str(config.tree)
+    return {"tree": tree, "skipping": _skipping(config.skipping), "delta": relaxed}
+
+
+def _skipping(policy: SkipPolicy) -> str:
+    """A policy by its name and the values of its settings, such as ``uniform 4``."""
+    if policy == Never():
+        return ABSENT
+    name, _, settings = SKIP_POLICIES.describe(policy).partition(":")
+    return " ".join([name, *(setting.partition("=")[2] for setting in settings.split(",") if setting)])
 
 
 def sentences(evaluation: Evaluation) -> list[str]:

@@ -77,8 +77,9 @@ def test_every_mode_is_judged_with_intervals(vvs: Vvs, tiny_bundle: Path, tmp_pa
         assert distance["low"] <= distance["value"] <= distance["high"]
         assert 0 <= mode["recall"] <= 1
     text = " ".join((out / "eval.md").read_text().split())
-    assert "| demo, n = 6 | vvs | uniform 3 | 0.1 |" in text
-    assert "| LlamaGen-XL, stage II | VVS | uniform 2 | 0.1 | 2.86 | 47.19 |" in text
+    tree = Pipeline.from_bundle(tiny_bundle).bundle.manifest.default_tree
+    assert f"| demo, n = 6 | vvs | {tree} | uniform 3 | 0.1 |" in text
+    assert "| LlamaGen-XL, stage II | VVS | - | uniform 2 | 0.1 | 2.86 | 47.19 |" in text
     assert "Another model and other data" in text
     assert "n = 6 pictures per mode" in result.stdout
     # Again: nothing is drawn any more, and the figures are the same.
@@ -146,6 +147,23 @@ def test_few_pictures_are_said_to_be_few(tiny_bundle: Path, tmp_path: Path) -> N
     assert any("too few for a covariance of 4 features" in sentence for sentence in sentences(done))
     assert list(speed_quality_rows(done)[0]) == list(published_rows()[0])
     assert "(" not in speed_quality_rows(done)[0]["Fréchet distance"]
+
+
+def test_the_papers_table_tells_modes_apart(tiny_bundle: Path, tmp_path: Path) -> None:
+    pipeline = Pipeline.from_bundle(tiny_bundle)
+    *_, tree = pipeline.bundle.manifest.trees
+    runs = (
+        "vvs policy=never",
+        f"vvs policy=uniform:4 tree={tree}",
+        "vvs policy=share:0.5",
+        "vvs policy=dynamic:0.4",
+    )
+    modes = [Contender.parse(run, pipeline) for run in runs]
+    settings = EvaluationSettings(count=4, resamples=0)
+    done = evaluate(modes, TinyExam(4), Gallery(tmp_path, pipeline, "onnxruntime"), settings)
+    rows = speed_quality_rows(done)
+    assert [row["skipping"] for row in rows] == ["-", "uniform 4", "share 0.5", "dynamic 0.4"]
+    assert rows[1]["tree"] == str(tree)
 
 
 @pytest.mark.parametrize(
