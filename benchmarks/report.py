@@ -6,10 +6,13 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from vvs.runtime.whole_file import whole_file
 
+UNBOUNDED = 10_000
+"""Characters a line where no terminal bounds it."""
 Rows = Sequence[Mapping[str, str]]
 """Cells by column heading; every row has the same headings."""
 
@@ -20,8 +23,16 @@ def print_table(rows: Rows, title: str, console: Console) -> None:
     for i, heading in enumerate(rows[0]):
         table.add_column(heading, justify="left" if i == 0 else "right")
     for row in rows:
-        table.add_row(*row.values())
-    console.print(table)
+        table.add_row(*map(escape, row.values()))
+    show(table, console)
+
+
+def show(table: Table, console: Console) -> None:
+    """Print a table and cut nothing off: cells wrap in a terminal, a file's lines are as long as need be."""
+    for column in table.columns:
+        column.overflow = "fold"
+    wide = console if console.is_terminal else Console(file=console.file, width=UNBOUNDED)
+    wide.print(table)
 
 
 def markdown(rows: Rows) -> str:

@@ -29,10 +29,12 @@ def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[obje
     from rich.console import Console
     from rich.table import Table
 
+    from vvs.benchmarks.report import show
+
     table = Table(*columns, title=title, title_justify="left", box=box.SIMPLE_HEAD)
     for row in rows:
         table.add_row(*map(_escape, row))
-    Console().print(table)
+    show(table, Console())
 
 
 def _escape(value: object) -> str:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
+from io import StringIO
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from vvs.benchmarks.environment import bundle_identity, environment
-from vvs.benchmarks.report import markdown, write_json
+from vvs.benchmarks.report import markdown, print_table, write_json
 from vvs.runtime.bundle import Bundle
 from vvs.runtime.cuda_driver import Driver, Gpu
 
@@ -55,3 +58,17 @@ def test_a_bundle_is_another_one_when_a_file_changes(tiny_bundle: Path) -> None:
     tuned = replace(manifest, device_defaults={"here": {"mode": "ar"}})
     assert bundle_identity(changed)["files"] != bundle_identity(manifest)["files"]
     assert bundle_identity(tuned) == bundle_identity(manifest)
+
+
+def test_a_table_in_a_file_is_not_cut_to_a_terminals_width() -> None:
+    label = "vvs [draft] " + "policy=uniform:2 " * 20
+    file = StringIO()
+    print_table([{"mode": label, "ms": "1"}], "Modes", Console(file=file))
+    assert label.strip() in file.getvalue()
+
+
+def test_a_table_in_a_narrow_terminal_wraps_and_loses_nothing() -> None:
+    label = "ABCDEFGHIJ" * 12
+    file = StringIO()
+    print_table([{"mode": label, "ms": "1"}], "Modes", Console(file=file, force_terminal=True, width=40))
+    assert "".join(re.findall("[A-J]+", file.getvalue())) == label
