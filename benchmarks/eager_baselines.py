@@ -261,7 +261,7 @@ class _Growing:
         first = model.run(embeds, torch.arange(P)[None], prompt_visibility(mask), empty)
         self.statistics.count_prefill(UNTIMED)
         self.cache, self.visible = first.rows, mask
-        self.draft_cache = Rows(nothing, nothing)
+        self.draft_cache = [nothing] * (2 * drafter.drafter_layers)
         self.tokens = [self._sample(_processed(first.logits[-1], config))]
         self.chain: list[int] = []
         self.features = first.features
@@ -283,7 +283,7 @@ class _Growing:
     def _draft(self) -> _Tree:
         features, tokens = self.pending
         g, A = features.shape[0], len(tokens)
-        past = self.draft_cache.keys.shape[2]
+        past = self.draft_cache[0].shape[2]
         sampling = self.config.sampling
         out = self.drafter(
             features,
@@ -297,11 +297,10 @@ class _Growing:
             torch.tensor([sampling.top_p]),
             *self.draft_cache,
         )
-        drafted, parents, depth, ancestors, _, keys, values = out
-        self.draft_cache = Rows(
-            torch.cat([self.draft_cache.keys, keys], dim=2),
-            torch.cat([self.draft_cache.values, values], dim=2),
-        )
+        drafted, parents, depth, ancestors, _, *new = out
+        self.draft_cache = [
+            torch.cat(stretches, dim=2) for stretches in zip(self.draft_cache, new, strict=True)
+        ]
         return _Tree(drafted[0].tolist(), parents[0].tolist(), depth[0], ancestors[0])
 
     def _skip(self, tree: _Tree) -> bool:

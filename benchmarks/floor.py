@@ -33,9 +33,9 @@ def recipe_model(recipe: Path, precision: str | None = None) -> Model:
     read = load_recipe(recipe)
     survey = read.survey(RANDOM)
     trees = {tree.name: tree for tree in read.trees}
-    return Model(
-        survey.target.geometry, survey.target.ffn, survey.drafter.ffn, precision or read.precision, trees
-    )
+    target, drafter = survey.target, survey.drafter
+    numbers = precision or read.precision
+    return Model(target.geometry, target.ffn, drafter.ffn, numbers, trees, drafter.layers)
 
 
 def bundle_model(bundle: Bundle) -> Model:
@@ -48,7 +48,9 @@ def bundle_model(bundle: Bundle) -> Model:
     """
     manifest, tree = bundle.manifest, bundle.manifest.default_tree
     ffn, drafter_ffn = (_ffn(bundle, graph) for graph in (TARGET, draft_tree_graph(tree)))
-    return Model(manifest.geometry, ffn, drafter_ffn, manifest.precision, manifest.trees)
+    return Model(
+        manifest.geometry, ffn, drafter_ffn, manifest.precision, manifest.trees, manifest.drafter_layers
+    )
 
 
 def _ffn(bundle: Bundle, graph: str) -> int:

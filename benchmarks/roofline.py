@@ -27,6 +27,7 @@ class Model:
     drafter_ffn: int
     precision: str
     trees: Mapping[str, TreeShape]
+    drafter_layers: int = 1
 
     @property
     def numbers(self) -> Precision:
@@ -48,7 +49,7 @@ class Model:
     def drafter_weights(self) -> int:
         """Weights of the drafter's products, its head not counted."""
         D = self.geometry.hidden
-        return D * D + 4 * D * D + 3 * D * self.drafter_ffn
+        return D * D + self.drafter_layers * (4 * D * D + 3 * D * self.drafter_ffn)
 
 
 @dataclass(frozen=True)
@@ -101,10 +102,12 @@ def _draft(model: Model, shape: TreeShape, requests: int) -> StepCost:
     consumed = shape.longest_path
     rows = consumed + shape.depth * shape.k
     weights = passes * (model.drafter_weights + model.head_weights)
-    cache = passes * 2 * B * geometry.capacity * geometry.hidden
+    # Keys and values, one number each, of every layer and place of the cache, over and over.
+    wide = model.drafter_layers * geometry.hidden
+    cache = passes * 2 * B * geometry.capacity * wide
     heads = 1 + shape.depth * shape.k
     products = 2 * B * rows * model.drafter_weights + 2 * requests * heads * model.head_weights
-    attention = 4 * B * rows * (geometry.capacity + rows) * geometry.hidden
+    attention = 4 * B * rows * (geometry.capacity + rows) * wide
     return StepCost("draft", rows, _bytes(model, weights, cache), products + attention)
 
 

@@ -52,6 +52,12 @@ def train_drafter(
     go_on: Annotated[
         bool, typer.Option("--go-on", help="Start from the drafter that is there, not from a fresh one.")
     ] = False,
+    layers: Annotated[
+        int | None,
+        typer.Option(
+            min=1, help="Layers of the drafter; more than --go-on finds are added [1, or those it finds]."
+        ),
+    ] = None,
     held_out: Annotated[int, typer.Option(min=1, help="Examples that are judged, not trained on.")] = 32,
     decode: Annotated[
         int, typer.Option(min=0, help="Held-out prompts to decode for accepted lengths; 0: none.")
@@ -90,10 +96,11 @@ def train_drafter(
         decoded_prompts=decode,
         cfg_scale=cfg,
         held_out=held_out,
+        layers=layers,
     )
     place = find_recipe(target)
     models = load_target(place, data, out, weights=weights, grid=grid, go_on=go_on)
-    needed = disk_of_training(models, out) + disk_of_tokens(models, data, out)
+    needed = disk_of_training(models, job, out) + disk_of_tokens(models, data, out)
     require_disk("training the drafter", needed, out)
     examples = read_examples(models, data, out, console)
     report = train_own_drafter(models, examples, job, out, console)

@@ -92,7 +92,7 @@ class CompactDrafter(Drafter):
         self.fc = DeferredLinear(  # type: ignore[assignment]
             lambda: drafter.fc.weight.detach()[:, D:], (D, D), dtype
         )
-        self.layers = nn.ModuleList([_compact_layer(drafter.layers[0])])
+        self.layers = nn.ModuleList(_compact_layer(layer) for layer in drafter.layers)
         self.register_buffer("rotation", _half_split_rotation(drafter.rotation), persistent=False)
 
     def fuse(self, tokens: Tensor, features: Tensor) -> Tensor:
@@ -128,5 +128,5 @@ def compact_target(target: Target) -> Target:
 
 @torch.no_grad()
 def compact_drafter(drafter: Drafter) -> CompactDrafter:
-    """A drafter with the same forward pass over a compact layer."""
+    """A drafter with the same forward pass over compact layers."""
     return CompactDrafter(drafter)

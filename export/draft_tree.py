@@ -139,35 +139,49 @@ class DraftTree(nn.Module):
         cfg_scale: Tensor,
         temperature: Tensor,
         top_p: Tensor,
-        past_k: Tensor,
-        past_v: Tensor,
+        *past: Tensor,
     ) -> tuple[Tensor, ...]:
         """Consume rows and draft.
 
         Args: ``features [B, A, D]``, ``tokens [B, A]``, ``root [R]``, ``positions [B, A]``, ``count [B]``,
-            ``past_length [B]``, ``cfg_scale``, ``temperature`` and ``top_p`` ``[R]``,
-            ``past_k`` and ``past_v`` ``[B, H, S, Dh]``.
+            ``past_length [B]``, ``cfg_scale``, ``temperature`` and ``top_p`` ``[R]``, and of every layer of
+            the drafter keys and values in turn, ``[B, H, S, Dh]``.
 
-        Returns: the fields of :class:`Tree`, then the consumed rows' ``new_k`` and ``new_v``
-            ``[B, H, A, Dh]``.
+        Returns: the fields of :class:`Tree`, then the consumed rows' keys and values ``[B, H, A, Dh]`` in the
+            same order.
         """
+        caches = [Rows(*pair) for pair in zip(past[::2], past[1::2], strict=True)]
         rows = torch.arange(tokens.shape[1], device=tokens.device)
-        cached = torch.arange(past_k.shape[2], device=tokens.device)
-        visible = torch.cat([cached < past_length.unsqueeze(1), rows < count.unsqueeze(1)], dim=1)
-        bias = visibility_bias(visible.unsqueeze(1))
-        # The newest row sees all the others; of those only keys and values are asked for.
+        cached = torch.arange(past[0].shape[2], device=tokens.device) < past_length.unsqueeze(1)
+        # The newest row sees all the others; of those the last layer is asked for keys and values only.
         newest = (count - 1).unsqueeze(1)
-        past = Rows(past_k, past_v)
+        bias = visibility_bias(torch.cat([cached, rows < count.unsqueeze(1)], dim=1).unsqueeze(1))
+        *below, last_cache = caches
+        sights = [*self._whole_sights(below, cached, rows), Sight([last_cache], bias, newest)]
         fused = self.drafter.fuse(tokens, features)
-        rotation = rotation_at(self.drafter.rotation, positions)
-        last, new = self.drafter(fused, rotation, Sight([past], bias, newest))
+        last, new = self.drafter(fused, rotation_at(self.drafter.rotation, positions), sights)
         position = torch.gather(positions, 1, newest) + 1
         bias = bias.expand(-1, -1, self.shape.k, -1)
-        grown = self._grow(last, position, Sight([past, new], bias), cfg_scale, (temperature, top_p))
-        return (*self._attach(grown, root), *new)
+        seen = [Sight(stretches, bias) for stretches in zip(caches, new, strict=True)]
+        grown = self._grow(last, position, seen, cfg_scale, (temperature, top_p))
+        return (*self._attach(grown, root), *(part for pair in new for part in pair))
+
+    def _whole_sights(self, caches: list[Rows], cached: Tensor, rows: Tensor) -> list[Sight]:
+        """What all consumed rows see in layers with these caches: the cached rows and those up to itself."""
+        if not caches:
+            return []
+        earlier = (rows[None, :] <= rows[:, None]).expand(cached.shape[0], -1, -1)
+        visible = torch.cat([cached.unsqueeze(1).expand(-1, rows.shape[0], -1), earlier], dim=2)
+        bias = visibility_bias(visible)
+        return [Sight([cache], bias) for cache in caches]
 
     def _grow(
-        self, last: Tensor, position: Tensor, seen: Sight, cfg_scale: Tensor, heat: tuple[Tensor, Tensor]
+        self,
+        last: Tensor,
+        position: Tensor,
+        seen: list[Sight],
+        cfg_scale: Tensor,
+        heat: tuple[Tensor, Tensor],
     ) -> _Grown:
         k = self.shape.k
         best = self._predict(last, cfg_scale, heat)[:, 0].topk(k)
@@ -179,7 +193,7 @@ class DraftTree(nn.Module):
         expanded = [torch.zeros_like(ids[:, :1])]
         for level, rotation in enumerate(self._rotations(position)):
             out, new = self._expand(frontier, rotation, seen)
-            seen = Sight([*seen.past, new], seen.bias)
+            seen = [Sight([*sight.past, rows], sight.bias) for sight, rows in zip(seen, new, strict=True)]
             children = self._predict(out, cfg_scale, heat).topk(k)
             scores = (frontier.scores.unsqueeze(-1) + children.values).flatten(1)
             levels.append(_Scored(children.indices.flatten(1), scores))
@@ -198,14 +212,18 @@ class DraftTree(nn.Module):
         turns = (torch.split(part, 1, dim=2) for part in (cos, sin))
         return [Rotation(*turn) for turn in zip(*turns, strict=True)]
 
-    def _expand(self, frontier: _Frontier, rotation: Rotation, seen: Sight) -> tuple[Tensor, Rows]:
+    def _expand(
+        self, frontier: _Frontier, rotation: Rotation, seen: list[Sight]
+    ) -> tuple[Tensor, list[Rows]]:
         """Run the k frontier nodes; each sees the past, the consumed rows, its ancestors and itself.
 
-        ``seen`` is what all of them see, their lineage left out.
+        ``seen`` is what all of them see in every layer, their lineage left out.
         """
         x = self.drafter.fuse(self._both(frontier.tokens), frontier.features)
-        bias = torch.cat([seen.bias, frontier.lineage.unsqueeze(1)], dim=-1)
-        out: tuple[Tensor, Rows] = self.drafter(x, rotation, Sight(seen.past, bias))
+        bias = torch.cat([seen[0].bias, frontier.lineage.unsqueeze(1)], dim=-1)
+        out: tuple[Tensor, list[Rows]] = self.drafter(
+            x, rotation, [Sight(sight.past, bias) for sight in seen]
+        )
         return out
 
     def _next_frontier(

@@ -89,7 +89,7 @@ class EagerSession:
             return [torch.zeros(shape, dtype=dtype, device=engine.device) for _ in range(count)]
 
         self._cache = caches(2 * geometry.layers)  # keys and values in turn
-        self._draft_cache = caches(2)
+        self._draft_cache = caches(2 * engine.models.drafter.config.layers)
         self._prompt_mask = torch.zeros(rows, geometry.prompt_length, dtype=torch.bool, device=engine.device)
         self._new: tuple[Tensor, ...] = ()  # rows of the last target pass, not committed yet
 
@@ -152,12 +152,13 @@ class EagerSession:
         features = put(inputs.features).to(self._draft_cache[0].dtype)
         which = self._engine_rows(rows)
         past = [cache[which] for cache in self._draft_cache]
-        *drafted, new_k, new_v = self._timed(
+        out = self._timed(
             lambda: graph(features, tokens, put(root), positions, count, past_length, *heat, *past)
         )
+        drafted, rows_kept = out[: -len(past)], out[-len(past) :]
         for i, row in enumerate(which.tolist()):
             start, length = int(past_length[i]), int(count[i])
-            for cache, new in zip(self._draft_cache, (new_k, new_v), strict=True):
+            for cache, new in zip(self._draft_cache, rows_kept, strict=True):
                 cache[row, :, start : start + length] = new[i, :, :length]
         return DraftResult(*(part.cpu().numpy() for part in drafted))
 

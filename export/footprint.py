@@ -66,7 +66,7 @@ class Footprint:
             encoder = None if text_encoder is None else T5Encoder(text_encoder)
         D, geometry = target.geometry.hidden, target.geometry
         prompt = parameters(trunk.model.cls_embedding)
-        per_layer = 3 * D * D + 2 * D * target.ffn
+        per_layer, per_drafter_layer = (3 * D * D + 2 * D * config.ffn for config in (target, drafter))
         return cls(
             target=parameters(trunk) - prompt - geometry.vocabulary * D,
             encode_prompt=prompt + parameters(encoder),
@@ -75,7 +75,7 @@ class Footprint:
             decode_image=parameters(image.decoder)
             + parameters(image.post_quant_conv)
             + vq.codes * vq.code_dim,
-            fused=geometry.layers * per_layer + 3 * D * D + 2 * D * drafter.ffn + geometry.vocabulary * D,
+            fused=geometry.layers * per_layer + drafter.layers * per_drafter_layer + geometry.vocabulary * D,
             vocabulary=geometry.vocabulary,
             hidden=D,
             code_dim=geometry.code_dim,

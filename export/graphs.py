@@ -9,7 +9,6 @@ checking and describing a graph all use one source. Shapes are fixed numbers or 
 Nothing here knows ONNX.
 """
 
-from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -23,7 +22,15 @@ from vvs.export.llamagen import CaptionConditioning, ClassConditioning, Target, 
 from vvs.export.t5 import T5Encoder
 from vvs.export.vq import VQTokenizer
 from vvs.geometry import Geometry
-from vvs.manifest import DECODE_IMAGE, ENCODE_PROMPT, TARGET, TensorSpec, draft_tree_graph
+from vvs.manifest import (
+    DECODE_IMAGE,
+    ENCODE_PROMPT,
+    TARGET,
+    TensorSpec,
+    draft_tree_graph,
+    drafter_caches,
+    target_caches,
+)
 from vvs.tree_shape import TreeShape
 
 DTYPE_NAMES = {
@@ -121,13 +128,6 @@ class EncodePromptGraph(Graph):
         return (drawn, *(random_mask(requests, int(mask.shape[1]), rng) for mask in masks))
 
 
-def past_names(layers: int) -> Iterator[str]:
-    """Cache inputs of the target, in order; ``new_*`` outputs have the same order."""
-    for i in range(layers):
-        yield f"k_{i}"
-        yield f"v_{i}"
-
-
 class TargetGraph(Graph):
     """The target over cached rows: guided logits, features and new rows. Writes no cache."""
 
@@ -140,7 +140,7 @@ class TargetGraph(Graph):
         dtype = dtype_of(target)
         P, D, S = geometry.prompt_length, geometry.hidden, geometry.capacity
         H, Dh = geometry.heads, geometry.head_dim
-        names = list(past_names(geometry.layers))
+        names = target_caches(geometry.layers)
         self.inputs = (
             spec("embeds", dtype, "B", "T", D),
             spec("positions", torch.int64, "B", "T"),
@@ -207,6 +207,8 @@ class DraftTreeGraph(Graph):
         self.tree = DraftTree(drafter, target, shape)
         self.feature_scale = target.model.norm.weight.detach()
         self.geometry = geometry = drafter.config.geometry
+        self.drafter_layers = drafter.config.layers
+        names = drafter_caches(self.drafter_layers)
         dtype = dtype_of(target)
         D, S, H, Dh, N = geometry.hidden, geometry.capacity, geometry.heads, geometry.head_dim, shape.nodes
         self.inputs = (
@@ -219,8 +221,7 @@ class DraftTreeGraph(Graph):
             spec("cfg_scale", torch.float32, "R"),
             spec("temperature", torch.float32, "R"),
             spec("top_p", torch.float32, "R"),
-            spec("past_k", dtype, "B", H, S, Dh),
-            spec("past_v", dtype, "B", H, S, Dh),
+            *(spec(f"past_{name}", dtype, "B", H, S, Dh) for name in names),
         )
         self.outputs = (
             spec("tree_tokens", torch.int64, "R", N),
@@ -228,12 +229,11 @@ class DraftTreeGraph(Graph):
             spec("depth", torch.int64, "R", N),
             spec("ancestors", torch.bool, "R", N, N),
             spec("scores", torch.float32, "R", N),
-            spec("new_k", dtype, "B", H, "A", Dh),
-            spec("new_v", dtype, "B", H, "A", Dh),
+            *(spec(f"new_{name}", dtype, "B", H, "A", Dh) for name in names),
         )
 
     def forward(self, *inputs: Tensor) -> Tensors:
-        """The tree, then the consumed key and value rows."""
+        """The tree, then the consumed key and value rows of every layer."""
         out: Tensors = self.tree(*inputs)
         return out
 
@@ -261,7 +261,7 @@ class DraftTreeGraph(Graph):
             1 + 3 * torch.rand(requests, generator=rng),
             0.5 + torch.rand(requests, generator=rng),
             torch.ones(requests) - 0.02 * torch.randint(0, 2, (requests,), generator=rng),
-            *(torch.randn(shape, generator=rng).to(dtype) for _ in range(2)),
+            *(torch.randn(shape, generator=rng).to(dtype) for _ in range(2 * self.drafter_layers)),
         )
 
 

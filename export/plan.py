@@ -92,7 +92,9 @@ def sizes_of(config: Config) -> str:
                 f"{g.vocabulary} tokens, {g.grid}x{g.grid} tokens to {g.image_size} px, {prompt}"
             )
         case DrafterConfig():
-            return f"{config.geometry.hidden} wide, FFN {config.ffn}, {'with' if config.bias else 'no'} bias"
+            layers = "1 layer" if config.layers == 1 else f"{config.layers} layers"
+            bias = "with" if config.bias else "no"
+            return f"{layers}, {config.geometry.hidden} wide, FFN {config.ffn}, {bias} bias"
         case VQConfig():
             return f"ds{config.downsampling}, {config.codes} codes of {config.code_dim}"
         case T5Config():

@@ -145,11 +145,16 @@ def infer_drafter(state: State, geometry: Geometry, what: str, config: Config | 
             f"but the target knows {geometry.vocabulary}"
         )
     ffn = _shape(state, "layers.0.mlp.gate_proj.weight", what)[0]
-    found = {"hidden_size": hidden, "num_attention_heads": geometry.heads, "intermediate_size": ffn}
+    layers = _count(state, r"layers\.(\d+)\.")
+    found = {
+        "hidden_size": hidden,
+        "num_hidden_layers": layers,
+        "num_attention_heads": geometry.heads,
+        "intermediate_size": ffn,
+    }
     check_config(config, found, what)
-    return DrafterConfig(
-        geometry, ffn, config.get("rms_norm_eps", DrafterConfig.norm_eps), bias="fc.bias" in state
-    )
+    norm_eps = config.get("rms_norm_eps", DrafterConfig.norm_eps)
+    return DrafterConfig(geometry, ffn, norm_eps, "fc.bias" in state, layers)
 
 
 def infer_vq(state: State, what: str) -> VQConfig:

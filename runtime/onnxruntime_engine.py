@@ -68,7 +68,7 @@ class OnnxRuntimeEngine:
         if idle is not None and idle.requests == requests:
             return idle.reopen()
         return OnnxRuntimeSession(
-            self.geometry, self.trees, requests, self._graphs, self._embeddings, self._shelf()
+            self._bundle.manifest, requests, self._graphs, self._embeddings, self._shelf()
         )
 
     def decode_image(self, tokens: IntArray) -> Float32Array:

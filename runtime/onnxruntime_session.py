@@ -16,11 +16,17 @@ from numpy.typing import NDArray
 from vvs.arrays import FeatureArray, Float32Array, IntArray
 from vvs.engine import Conditioning, DraftResult, DraftRows, TargetResult, TargetRows
 from vvs.errors import BackendError, SettingsError
-from vvs.geometry import Geometry
-from vvs.manifest import DRAFT_TREE, ENCODE_PROMPT, TARGET, draft_tree_graph
+from vvs.manifest import (
+    DRAFT_TREE,
+    ENCODE_PROMPT,
+    TARGET,
+    Manifest,
+    draft_tree_graph,
+    drafter_caches,
+    target_caches,
+)
 from vvs.runtime.kv_cache import KVCache
 from vvs.runtime.onnxruntime_graph import Call, Graph, Pool, wrapped
-from vvs.tree_shape import TreeShape
 
 Shapes = dict[str, tuple[int, ...]]
 Result = TypeVar("Result")
@@ -51,8 +57,7 @@ class OnnxRuntimeSession:
     """Answers :class:`vvs.engine.Session`. Belongs to one run; not to be shared between threads.
 
     Args:
-        geometry: sizes of the models.
-        trees: draft trees that may be asked for.
+        manifest: of the bundle, with the draft trees that may be asked for.
         requests: R.
         graph: returns an opened graph of the bundle by its name.
         embeddings: image token embeddings ``[V, D]``.
@@ -62,16 +67,15 @@ class OnnxRuntimeSession:
 
     def __init__(
         self,
-        geometry: Geometry,
-        trees: Mapping[str, TreeShape],
+        manifest: Manifest,
         requests: int,
         graph: Callable[[str], Graph],
         embeddings: NDArray[Any],
         give_back: Callable[["OnnxRuntimeSession"], None],
     ) -> None:
         self.requests = requests
-        self._geometry = geometry
-        self._trees = trees
+        self._geometry = geometry = manifest.geometry
+        self._trees = manifest.trees
         self._give_back = give_back
         self._closed = False
         self._graph = graph
@@ -79,7 +83,11 @@ class OnnxRuntimeSession:
         dtype = str(embeddings.dtype)
         self._caches = {
             TARGET: KVCache(geometry, geometry.layers, requests, dtype),
-            DRAFT_TREE: KVCache(geometry, 1, requests, dtype),
+            DRAFT_TREE: KVCache(geometry, manifest.drafter_layers, requests, dtype),
+        }
+        self._kinds = {
+            TARGET: target_caches(geometry.layers),
+            DRAFT_TREE: drafter_caches(manifest.drafter_layers),
         }
         self._prompt_mask = np.zeros((geometry.guidance_rows, requests, geometry.prompt_length), np.bool_)
         self._pool = Pool()
@@ -224,8 +232,7 @@ class OnnxRuntimeSession:
                 outputs={"logits": (n, T, V), "features": (g * n, T, D)},
             )
 
-        suffixes = [f"_{layer}" for layer in range(self._geometry.layers)]
-        return self._bind(TARGET, TARGET, rows, T, suffixes, contract)
+        return self._bind(TARGET, TARGET, rows, T, contract)
 
     def _draft_call(self, rows: IntArray, A: int, tree: str) -> _Bound:
         def contract(n: int) -> _Contract:
@@ -248,7 +255,7 @@ class OnnxRuntimeSession:
                 },
             )
 
-        return self._bind(draft_tree_graph(tree), DRAFT_TREE, rows, A, [""], contract)
+        return self._bind(draft_tree_graph(tree), DRAFT_TREE, rows, A, contract)
 
     def _bind(
         self,
@@ -256,14 +263,13 @@ class OnnxRuntimeSession:
         cache: str,
         rows: IntArray,
         T: int,
-        suffixes: Sequence[str],
         contract: Callable[[int], _Contract],
     ) -> _Bound:
         """Bind a graph to memory for n requests of T new rows, or return what is bound already."""
         n, whole = rows.size, self._caches[cache].is_whole(rows)
         key = (name, n, T, whole)
         if key not in self._bound:
-            kinds = [f"{kind}{suffix}" for suffix in suffixes for kind in ("k", "v")]
+            kinds = self._kinds[cache]
             past = self._past_of(cache, n, whole, kinds)
             self._bound[key] = self._new_binding(self._graph(name), n, T, past, kinds, contract(n))
         return self._bound[key]

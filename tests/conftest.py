@@ -95,6 +95,20 @@ def tiny_models() -> ModelSet:
 
 
 @pytest.fixture(scope="session")
+def deep_models(tiny_models: ModelSet) -> ModelSet:
+    """The tiny model with a drafter of two layers."""
+    torch = pytest.importorskip("torch")
+    from vvs.export.drafter import Drafter, DrafterConfig
+
+    with torch.random.fork_rng():
+        torch.manual_seed(1)
+        drafter = Drafter(DrafterConfig(tiny_models.geometry, ffn=64, layers=2))
+        for parameter in drafter.parameters():
+            torch.nn.init.normal_(parameter, std=0.2)
+    return tiny_models.with_drafter(drafter)
+
+
+@pytest.fixture(scope="session")
 def tiny_bundle(tiny_models: ModelSet, request: pytest.FixtureRequest) -> Path:
     """The exported bundle; not to be changed, see :func:`broken_bundle`."""
     pytest.importorskip("onnxscript")

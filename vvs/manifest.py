@@ -41,6 +41,16 @@ def draft_tree_graph(tree: str) -> str:
     return f"{DRAFT_TREE}.{tree}"
 
 
+def target_caches(layers: int) -> tuple[str, ...]:
+    """The target's caches in order: inputs ``past_*``, outputs ``new_*``."""
+    return tuple(f"{kind}_{layer}" for layer in range(layers) for kind in "kv")
+
+
+def drafter_caches(layers: int) -> tuple[str, ...]:
+    """The drafter's caches in order: ``k`` and ``v`` of its first layer, then ``k_1``, ``v_1``, ..."""
+    return ("k", "v", *target_caches(layers)[2:])
+
+
 @dataclass(frozen=True)
 class TensorSpec:
     """One input or output of a graph: dtype as numpy names it (or ``bfloat16``), symbolic or fixed shape."""
@@ -176,6 +186,12 @@ class Manifest:
                 raise BundleError(
                     f"the manifest lists no file {spec.file!r}, which the graph {graph!r} needs"
                 )
+
+    @property
+    def drafter_layers(self) -> int:
+        """Layers of the drafter, each with its own cache."""
+        inputs = self.graphs[draft_tree_graph(self.default_tree)].inputs
+        return sum(tensor.name.startswith("past_k") for tensor in inputs)
 
     def for_device(self, device: str) -> "Manifest":
         """Return this manifest with what is recommended for a device among its defaults."""

@@ -4,6 +4,7 @@ Features are computed by the target step by step and not kept: a 512-pixel pictu
 2.6 MB of them, a thousand times its tokens.
 """
 
+import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,11 +18,14 @@ from vvs.acceptance import Exact
 from vvs.codebook import Codebook
 from vvs.config import GenerationConfig
 from vvs.decoding import Decoder
+from vvs.errors import SettingsError
 from vvs.export.checkpoint import sha256_of_tensors
 from vvs.export.drafter import Drafter, DrafterConfig
 from vvs.export.eager import EagerEngine
 from vvs.export.footprint import parameters
 from vvs.export.model_set import ModelSet
+from vvs.export.survey import without_memory
+from vvs.export.training.deepened import deepened
 from vvs.export.training.drafter_stage import DrafterStage, FeatureMix
 from vvs.export.training.token_examples import TokenExamples
 from vvs.export.training.trainer import TrainSettings, train
@@ -54,11 +58,17 @@ class DrafterJob:
     """Guidance scale that is trained for and decoded with; no effect on a target without guidance."""
     held_out: int = 32
     """Examples that are judged and not trained on; which ones, the seed says."""
+    layers: int | None = None
+    """Of the drafter; None: one, or as many as the drafter has that training starts from."""
+
+    def __post_init__(self) -> None:
+        if self.layers is not None and self.layers < 1:
+            raise SettingsError(f"a drafter has at least 1 layer, but {self.layers} were asked for")
 
 
-def disk_of_training(models: ModelSet, out: Path) -> int:
+def disk_of_training(models: ModelSet, job: DrafterJob, out: Path) -> int:
     """Bytes that training a drafter in ``out`` takes besides what lies there: two states, and weights."""
-    count = parameters(models.drafter)
+    count = parameters(without_memory(Drafter, _config(models, job)))
     state = out / f"{DrafterStage.name}.train.pt"
     there = state.stat().st_size if state.is_file() else 0
     return count * (2 * STATE_BYTES + torch.float16.itemsize) - there
@@ -82,8 +92,7 @@ def train_own_drafter(
 
     """
     kept, held_out = examples.split(job.held_out, job.training.seed)
-    drafter = models.drafter if job.go_on else _fresh(models)
-    drafter.requires_grad_(True)
+    drafter = _begun(models, job).requires_grad_(True)
     encoder = models.text_encoder
     stage = DrafterStage(drafter, models.target, kept, job.mix, job.cfg_scale, encoder)
     train(stage, job.training, out, console, basis=_basis(models, examples, job))
@@ -108,13 +117,26 @@ def _basis(models: ModelSet, examples: TokenExamples, job: DrafterJob) -> dict[s
         "stale": job.mix.stale,
         "cfg": job.cfg_scale,
         "go-on": job.go_on,
+        "layers": _config(models, job).layers,
         "examples of SHA-256": examples.sha256,
         "a target of SHA-256": sha256_of_tensors(models.target.state_dict()),
     }
 
 
-def _fresh(models: ModelSet) -> Drafter:
-    drafter = Drafter(DrafterConfig(models.geometry, models.drafter.config.ffn))
+def _config(models: ModelSet, job: DrafterJob) -> DrafterConfig:
+    """Sizes of the drafter that is trained."""
+    there = models.drafter.config
+    if job.go_on:
+        return dataclasses.replace(there, layers=job.layers or there.layers)
+    return DrafterConfig(models.geometry, there.ffn, layers=job.layers or 1)
+
+
+def _begun(models: ModelSet, job: DrafterJob) -> Drafter:
+    """The drafter that training starts from."""
+    config = _config(models, job)
+    if job.go_on:
+        return deepened(models.drafter, config.layers)
+    drafter = Drafter(config)
     drafter.embed_tokens.weight.data.copy_(models.target.model.embed_tokens.weight.data)
     return drafter
 
@@ -128,7 +150,7 @@ def _write(drafter: Drafter, out: Path) -> None:
             "hidden_size": config.geometry.hidden,
             "intermediate_size": config.ffn,
             "num_attention_heads": config.geometry.heads,
-            "num_hidden_layers": 1,
+            "num_hidden_layers": config.layers,
             "rms_norm_eps": config.norm_eps,
             "vocab_size": config.geometry.vocabulary,
             "torch_dtype": "float16",

@@ -7,7 +7,7 @@ from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-from vvs.manifest import ENCODE_PROMPT, TARGET, draft_tree_graph
+from vvs.manifest import ENCODE_PROMPT, TARGET, draft_tree_graph, drafter_caches, target_caches
 from vvs.runtime.device.array import DeviceArray, array_bytes
 from vvs.runtime.device.calls import Argument, Call, Condition, Copy, Enqueue, Kernel, Launch, Program
 from vvs.runtime.device.interface import Device, EngineSet
@@ -205,7 +205,8 @@ class Programs:
             "top_p": arrays["top_p"],
         }
         cache = arrays["draft_cache"]
-        past = {"past_k": cache.part(0), "past_v": cache.part(1)}
+        kinds = list(enumerate(drafter_caches(plan.manifest.drafter_layers)))
+        past = {f"past_{kind}": cache.part(place) for place, kind in kinds}
         new = arrays["draft_new"].leading((*cache.shape[:3], A, cache.shape[-1]))
         drafted = {
             "tree_tokens": arrays["drafted_tokens"].leading((R, N)),
@@ -214,7 +215,7 @@ class Programs:
             "ancestors": arrays["drafted_ancestors"].leading((R, N, N)),
             "scores": arrays["drafted_scores"].leading((R, N)),
         }
-        outputs = {**drafted, "new_k": new.part(0), "new_v": new.part(1)}
+        outputs = {**drafted, **{f"new_{kind}": new.part(place) for place, kind in kinds}}
         yield self._enqueue(graph, {**inputs, **settings, **past}, outputs)
         yield self._commit(new, cache, rows=A, end=Counter.DRAFTER_ROWS, count=Counter.DRAFTED)
         by_parameter = {f"drafted_{name.removeprefix('tree_')}": array for name, array in drafted.items()}
@@ -223,8 +224,7 @@ class Programs:
     def _target(self, T: int, embeds: DeviceArray) -> Call:
         arrays, cache = self._arrays, self._arrays["target_cache"]
         new = self._target_new(T)
-        layers = range(self._plan.geometry.layers)
-        kinds = [(f"{kind}_{layer}", 2 * layer + i) for layer in layers for i, kind in enumerate("kv")]
+        kinds = list(enumerate(target_caches(self._plan.geometry.layers)))
         inputs = {
             "embeds": embeds,
             "positions": self._rows("positions", T),
@@ -232,12 +232,12 @@ class Programs:
             "past_length": arrays["past_length"],
             "prompt_mask": arrays["prompt_mask"],
             "cfg_scale": arrays["cfg_scale"],
-            **{f"past_{kind}": cache.part(place) for kind, place in kinds},
+            **{f"past_{kind}": cache.part(place) for place, kind in kinds},
         }
         outputs = {
             "logits": self._logits(T),
             "features": self._rows("features", T),
-            **{f"new_{kind}": new.part(place) for kind, place in kinds},
+            **{f"new_{kind}": new.part(place) for place, kind in kinds},
         }
         return self._enqueue(TARGET, inputs, outputs)
 

@@ -172,7 +172,8 @@ class RunPlan:
         N = self.sizes.nodes
         graph = draft_tree_graph(self.shape.trees[0])
         kv, heads, width = self.dtype(graph, "past_k"), geometry.heads, geometry.head_dim
-        plan.add(CACHES, "draft_cache", (2, B, heads, geometry.capacity, width), kv)
+        tensors = 2 * self.manifest.drafter_layers
+        plan.add(CACHES, "draft_cache", (tensors, B, heads, geometry.capacity, width), kv)
         plan.add(ENGINES, "draft_features", (B, A, geometry.hidden), self.dtype(graph, "features"))
         for name in ("draft_tokens", "draft_positions"):
             plan.add(ENGINES, name, (B, A), "int64")
@@ -183,7 +184,7 @@ class RunPlan:
             plan.add(ENGINES, name, (R, N), "int64")
         plan.add(ENGINES, "drafted_ancestors", (R, N, N), "bool")
         plan.add(ENGINES, "drafted_scores", (R, N), "float32")
-        plan.add(ENGINES, "draft_new", (2, B, heads, A, width), kv)
+        plan.add(ENGINES, "draft_new", (tensors, B, heads, A, width), kv)
 
     @property
     def graphs(self) -> tuple[str, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -34,6 +35,10 @@ def test_costs_are_those_counted_by_hand() -> None:
     drafter = 5 * 16 * 16 + 3 * 16 * 24
     assert costs["draft"].bytes == 2 * 2 * (drafter + head + 2 * 2 * S * D)
     assert costs["draft"].rows == 3 + 2
+    deep = {cost.kind: cost for cost in step_costs(replace(MODEL, drafter_layers=3), "t")}["draft"]
+    of_layer = 4 * 16 * 16 + 3 * 16 * 24
+    assert deep.bytes - costs["draft"].bytes == 2 * 2 * 2 * (of_layer + 2 * 2 * S * D)
+    assert deep.operations - costs["draft"].operations == 2 * (2 * 2 * 5 * of_layer + 4 * 2 * 5 * (S + 5) * D)
 
 
 @given(st.integers(1, 8))

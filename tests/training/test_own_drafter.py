@@ -92,6 +92,26 @@ def test_the_first_drafter_of_a_target(
     assert not (tmp_path / "no").exists()
 
 
+def test_a_drafter_of_more_layers(train: Train, tokens: Path, tiny_recipe: Path, tmp_path: Path) -> None:
+    out = tmp_path / "two"
+    assert train(tokens, "-o", out, *QUICK, "--layers", 2).exit_code == 0
+    assert json.loads((out / "config.json").read_text())["num_hidden_layers"] == 2
+    other = train(tokens, "-o", out, *QUICK, "--layers", 1)
+    assert other.exit_code == 2
+    assert "began with layers 2, but it is to go on with layers 1" in sentence(other)
+    text = tiny_recipe.read_text()
+    tiny_recipe.write_text(text.replace("[weights]\n", '[weights]\ndrafter = "two"\n'))
+    assert load_recipe(tiny_recipe).models().drafter.config.layers == 2
+    # From the drafter that is there: as it is, with another layer, and not with fewer.
+    for layers, options in ((2, ()), (3, ("--layers", 3))):
+        further = tmp_path / f"further-{layers}"
+        assert train(tokens, "-o", further, *QUICK, "--go-on", *options).exit_code == 0
+        assert json.loads((further / "config.json").read_text())["num_hidden_layers"] == layers
+    fewer = train(tokens, "-o", tmp_path / "no", *QUICK, "--go-on", "--layers", 1)
+    assert fewer.exit_code == 2
+    assert "has 2 layers, so it cannot go on with 1" in sentence(fewer)
+
+
 def test_training_brings_the_drafter_nearer_to_the_target(tiny_models: ModelSet, tmp_path: Path) -> None:
     examples = some_examples(tiny_models, 24)
 
