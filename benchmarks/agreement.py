@@ -92,7 +92,12 @@ def compare_greedy(
     for name, loop in loops.items():
 
         def draw(tree: str | None, loop: Loop = loop) -> list[IntArray]:
-            config = GenerationConfig(sampling=Sampling(temperature=0), cfg_scale=cfg_scale, tree=tree)
+            config = GenerationConfig(
+                sampling=Sampling(temperature=0),
+                cfg_scale=cfg_scale,
+                tree=tree,
+                coupled=tree is not None and bundle.manifest.trees[tree].coupled,
+            )
             return [finish(loop.run(c, [config], [UniformStream(0)])).tokens[0] for c in conditioning]
 
         plain[name] = draw(None)

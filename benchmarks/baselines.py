@@ -3,7 +3,7 @@
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from vvs.benchmarks.bench import PipelineRunner
 from vvs.benchmarks.contender import Contender
@@ -86,7 +86,10 @@ def eager_runners(
     def encode_one(prompt: str) -> Conditioning:
         return encode(pipeline.bundle, [prompt])
 
-    ar = pipeline.configure("ar")
+    # What is published knows no coupled sampling, nor what else our recommendations add to it.
+    tree = pipeline.bundle.manifest.default_tree
+    drafting: dict[str, Any] = {"acceptance": "exact", "coupled": False, "tree": tree}
+    ar = pipeline.configure("ar", coupled=False)
     runners: list[Runner] = [EagerAR(models, encode_one, ar)]
     notes = []
     reason = _cannot_compile()
@@ -95,10 +98,10 @@ def eager_runners(
     else:
         runners.append(EagerAR(models, encode_one, ar, compiled=True))
     published = replace(
-        pipeline.configure("vvs", acceptance="exact", selector="random", draft_cfg_ratio=1.0), skip_tree=None
+        pipeline.configure("vvs", **drafting, selector="random", draft_cfg_ratio=1.0), skip_tree=None
     )
     runners += [
-        EagerVVS(models, encode_one, pipeline.configure("eagle", acceptance="exact")),
+        EagerVVS(models, encode_one, pipeline.configure("eagle", **drafting)),
         EagerVVS(models, encode_one, published),
         PipelineRunner(Contender(PUBLISHED, published), pipeline),
     ]

@@ -18,6 +18,8 @@ NUMBERS: dict[str, type[int] | type[float]] = {
     "top_k": int,
 }
 
+SWITCHES = ("coupled",)
+
 
 @dataclass(frozen=True)
 class Contender:
@@ -41,8 +43,16 @@ class Contender:
             key, equals, value = word.partition("=")
             if not equals:
                 raise SettingsError(f"{word!r} in the contender {text!r} must have the form key=value")
-            options[key] = _number(key, value) if key in NUMBERS else value
+            options[key] = _value(key, value)
         return cls(" ".join(words), pipeline.configure(words[0], **options))
+
+
+def _value(key: str, value: str) -> object:
+    if key in SWITCHES:
+        if value not in ("true", "false"):
+            raise SettingsError(f"{key} is {value!r}, but it must be true or false")
+        return value == "true"
+    return _number(key, value) if key in NUMBERS else value
 
 
 def _number(key: str, value: str) -> float | int:

@@ -133,15 +133,17 @@ def _sanitized(plan: Plan, tool: str, selection: Selection, left: float) -> Find
 
 
 def subject_of(bundle: Bundle, folder: Path) -> Subject:
-    """A copy of a bundle in ``folder``, with its default tree alone, so that engines are built soon."""
+    """A copy of a bundle in ``folder``, with no more trees than are checked, so that engines are built soon.
+
+    Those are the default tree, and the one that is recommended.
+    """
     manifest = bundle.manifest
-    tree = manifest.default_tree
-    others = {draft_tree_graph(name) for name in manifest.trees if name != tree}
+    tree = str(manifest.defaults.get("tree", manifest.default_tree))
+    trees = {name: manifest.trees[name] for name in dict.fromkeys((manifest.default_tree, tree))}
+    others = {draft_tree_graph(name) for name in manifest.trees if name not in trees}
     graphs = {name: spec for name, spec in manifest.graphs.items() if name not in others}
     recommended = {**manifest.defaults, "tree": tree}
-    reduced = replace(
-        manifest, trees={tree: manifest.trees[tree]}, graphs=graphs, defaults=recommended, device_defaults={}
-    )
+    reduced = replace(manifest, trees=trees, graphs=graphs, defaults=recommended, device_defaults={})
     copied = Path(shutil.copytree(bundle.path, folder, ignore=shutil.ignore_patterns("*.engine")))
     prompts = tuple(manifest.examples[:REQUESTS])
     if not prompts:

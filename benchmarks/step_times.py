@@ -71,5 +71,6 @@ def _drafting(session: Session, engine: Engine, shape: TreeShape, tree: str) -> 
         cfg_scale=np.full(1, 2, np.float32),
         temperature=np.ones(1, np.float32),
         top_p=np.ones(1, np.float32),
+        noise=np.zeros((1, shape.levels, engine.geometry.vocabulary), np.float32) if shape.coupled else None,
     )
     return lambda: session.draft(np.zeros(1, np.int64), inputs, tree)

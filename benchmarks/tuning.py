@@ -106,12 +106,13 @@ def contenders(pipeline: Pipeline, settings: TuningSettings, *, lossy: bool) -> 
     rule = pipeline.configure("lantern").acceptance
     relaxed = rule if isinstance(rule, Lantern) else Lantern()
     relaxations = [ACCEPTANCE_RULES.describe(replace(relaxed, delta=delta)) for delta in settings.deltas]
-    for tree in pipeline.bundle.manifest.trees:
-        lines.append(f"eagle tree={tree} acceptance=exact")
+    for tree, shape in pipeline.bundle.manifest.trees.items():
+        drafted = f"tree={tree} coupled=true" if shape.coupled else f"tree={tree}"
+        lines.append(f"eagle {drafted} acceptance=exact")
         if lossy:
-            lines += [f"lantern tree={tree} acceptance={acceptance}" for acceptance in relaxations]
+            lines += [f"lantern {drafted} acceptance={acceptance}" for acceptance in relaxations]
             lines += [
-                f"vvs tree={tree} acceptance={acceptance} policy=uniform:{interval}"
+                f"vvs {drafted} acceptance={acceptance} policy=uniform:{interval}"
                 for acceptance in ("exact", *relaxations)
                 for interval in settings.intervals
             ]

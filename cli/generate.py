@@ -62,6 +62,12 @@ def generate(
         float | None,
         typer.Option(help="Guidance of drafting over that of the target; above 1 helps skipped steps."),
     ] = None,
+    coupled: Annotated[
+        bool | None,
+        typer.Option(
+            help="Draw by noise of seed and position alone: exact modes then draw the very picture of ar."
+        ),
+    ] = None,
     batch: Annotated[int | None, typer.Option(help="Pictures generated at once.")] = None,
     contact_sheet: Annotated[
         bool,
@@ -112,6 +118,7 @@ def generate(
         "top_p": top_p,
         "cfg_scale": cfg,
         "draft_cfg_ratio": draft_cfg_ratio,
+        "coupled": coupled,
     }
     from vvs.runtime.pipeline import Pipeline
     from vvs.runtime.settings import default_mode

@@ -31,10 +31,16 @@ def inspect(
         return
     print_table(f"{manifest.name} ({opened.path})", ("model", ""), _model(manifest))
     trees = [
-        (f"{name} (default)" if name == manifest.default_tree else name, t.k, t.depth, t.total)
+        (
+            f"{name} (default)" if name == manifest.default_tree else name,
+            t.k,
+            t.depth,
+            t.total,
+            "coupled" if t.coupled else "-",
+        )
         for name, t in manifest.trees.items()
     ]
-    print_table("Draft trees", ("name", "k", "depth", "drafted nodes"), trees)
+    print_table("Draft trees", ("name", "k", "depth", "drafted nodes", "noise"), trees)
     graphs = [row for name, graph in manifest.graphs.items() for row in _graph(name, graph)]
     print_table("Graphs", ("graph", "inputs", "outputs", "worst error"), graphs)
     files = [(name, f"{spec.bytes:,}", spec.sha256[:16]) for name, spec in manifest.files.items()]

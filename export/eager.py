@@ -149,6 +149,8 @@ class EagerSession:
         ]
         tokens, positions, count, past_length = per_row
         heat = [put(a.astype(np.float32)) for a in (inputs.cfg_scale, inputs.temperature, inputs.top_p)]
+        if inputs.noise is not None:
+            heat.append(put(inputs.noise))
         features = put(inputs.features).to(self._draft_cache[0].dtype)
         which = self._engine_rows(rows)
         past = [cache[which] for cache in self._draft_cache]

@@ -76,6 +76,11 @@ def random_ancestors(rows: int, nodes: int, rng: torch.Generator) -> Tensor:
     return ancestors
 
 
+def gumbel_noise(shape: tuple[int, ...], rng: torch.Generator) -> Tensor:
+    """Standard Gumbel numbers."""
+    return -torch.rand(shape, generator=rng).clamp(min=1e-30).log().neg().log()
+
+
 class EncodePromptGraph(Graph):
     """Conditioning to prompt rows, conditional and unconditional; with a text encoder, captions' tokens."""
 
@@ -221,6 +226,7 @@ class DraftTreeGraph(Graph):
             spec("cfg_scale", torch.float32, "R"),
             spec("temperature", torch.float32, "R"),
             spec("top_p", torch.float32, "R"),
+            *([spec("noise", torch.float32, "R", shape.levels, geometry.vocabulary)] * shape.coupled),
             *(spec(f"past_{name}", dtype, "B", H, S, Dh) for name in names),
         )
         self.outputs = (
@@ -241,7 +247,7 @@ class DraftTreeGraph(Graph):
         """Random features; some requests want a nucleus."""
         geometry = self.geometry
         g, P, D = geometry.guidance_rows, geometry.prompt_length, geometry.hidden
-        B = requests * g
+        B, shape = requests * g, self.tree.shape
         dtype = self.feature_scale.dtype
 
         def both(values: Tensor) -> Tensor:
@@ -250,7 +256,7 @@ class DraftTreeGraph(Graph):
         tokens = torch.randint(0, geometry.vocabulary, (requests, rows), generator=rng)
         count = torch.randint(1, rows + 1, (requests,), generator=rng)
         past_length = torch.randint(P, max(P + 1, geometry.capacity - rows - 8), (requests,), generator=rng)
-        shape = (B, geometry.heads, geometry.capacity, geometry.head_dim)
+        cache = (B, geometry.heads, geometry.capacity, geometry.head_dim)
         return (
             torch.randn(B, rows, D, generator=rng).to(dtype) * self.feature_scale,
             both(tokens),
@@ -261,7 +267,8 @@ class DraftTreeGraph(Graph):
             1 + 3 * torch.rand(requests, generator=rng),
             0.5 + torch.rand(requests, generator=rng),
             torch.ones(requests) - 0.02 * torch.randint(0, 2, (requests,), generator=rng),
-            *(torch.randn(shape, generator=rng).to(dtype) for _ in range(2 * self.drafter_layers)),
+            *(gumbel_noise((requests, shape.levels, geometry.vocabulary), rng) for _ in range(shape.coupled)),
+            *(torch.randn(cache, generator=rng).to(dtype) for _ in range(2 * self.drafter_layers)),
         )
 
 

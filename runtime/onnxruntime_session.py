@@ -158,6 +158,7 @@ class OnnxRuntimeSession:
             cfg_scale=inputs.cfg_scale,
             temperature=inputs.temperature,
             top_p=inputs.top_p,
+            **({} if inputs.noise is None else {"noise": inputs.noise}),
         )
         self._time(bound.call.run)
         self._caches[DRAFT_TREE].append_leading(rows, bound.new, inputs.count, inputs.past_length)
@@ -236,7 +237,9 @@ class OnnxRuntimeSession:
 
     def _draft_call(self, rows: IntArray, A: int, tree: str) -> _Bound:
         def contract(n: int) -> _Contract:
-            N = self._trees[tree].nodes
+            shape = self._trees[tree]
+            N = shape.nodes
+            noise: Shapes = {"noise": (shape.levels, self._geometry.vocabulary)} if shape.coupled else {}
             return _Contract(
                 per_sequence={
                     "features": (A, self._geometry.hidden),
@@ -245,7 +248,7 @@ class OnnxRuntimeSession:
                     "count": (),
                     "past_length": (),
                 },
-                per_request={"root": (), "cfg_scale": (), "temperature": (), "top_p": ()},
+                per_request={"root": (), "cfg_scale": (), "temperature": (), "top_p": (), **noise},
                 outputs={
                     "tree_tokens": (n, N),
                     "parents": (n, N),

@@ -5,6 +5,7 @@ The exporter does nothing where an unchanged export lies already, so only the fi
 
 from __future__ import annotations
 
+import dataclasses
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -106,6 +107,27 @@ def deep_models(tiny_models: ModelSet) -> ModelSet:
         for parameter in drafter.parameters():
             torch.nn.init.normal_(parameter, std=0.2)
     return tiny_models.with_drafter(drafter)
+
+
+@pytest.fixture(scope="session")
+def coupled_models(deep_models: ModelSet) -> ModelSet:
+    """The same, with trees that are drafted by shared noise."""
+    from vvs.tree_shape import TreeShape
+
+    shapes = [TreeShape(3, 0, 3, coupled=True), TreeShape(3, 2, 8, coupled=True)]
+    trees = {TINY_TREE: deep_models.trees[TINY_TREE]} | {shape.name: shape for shape in shapes}
+    return dataclasses.replace(deep_models, trees=trees)
+
+
+@pytest.fixture(scope="session")
+def coupled_bundle(coupled_models: ModelSet, request: pytest.FixtureRequest) -> Path:
+    """Their bundle; not to be changed."""
+    pytest.importorskip("onnxscript")
+    from vvs.export.bundle import export_bundle
+
+    path = request.config.cache.mkdir("vvs") / "coupled"
+    export_bundle(coupled_models, path)
+    return path
 
 
 @pytest.fixture(scope="session")

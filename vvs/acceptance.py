@@ -2,9 +2,11 @@
 
 A rule answers one question about one drafted token; :func:`walk` asks it down the tree. Rules are pure:
 they see a distribution and a codebook, and random numbers are passed in. Sampling the next root from
-what is left is the caller's business.
+what is left is the caller's business. Where target and drafter share their noise, :func:`walk_coupled` asks
+whether a drafted token is, or stands for, the one that the target draws.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
@@ -14,7 +16,7 @@ from vvs.arrays import Float32Array, Float64Array, IntArray
 from vvs.checks import check_integer, check_real
 from vvs.codebook import Codebook
 from vvs.registry import Registry
-from vvs.sampling import Sampling, likeliest, process
+from vvs.sampling import Sampling, couple, likeliest, process
 from vvs.tree import DraftTree
 from vvs.uniforms import Uniforms
 
@@ -26,6 +28,8 @@ class Judgement(NamedTuple):
     """a(x), with which the token is accepted; may exceed 1, which means always."""
     removes: IntArray | int
     """Tokens whose probability is taken away when it is rejected."""
+    stands_for: IntArray | int
+    """Tokens that it may stand for, itself included: those whose probabilities sum to a(x)."""
 
 
 class AcceptanceRule(Protocol):
@@ -60,7 +64,7 @@ class Exact:
 
     def judge(self, p: Float64Array, token: int, codebook: Codebook) -> Judgement:
         """Judge by the token's own probability."""
-        return Judgement(float(p[token]), token)
+        return Judgement(float(p[token]), token, token)
 
 
 @ACCEPTANCE_RULES.register("lantern")
@@ -119,8 +123,9 @@ def _relaxed(p: Float64Array, token: int, codebook: Codebook, k: int, bound: flo
     sums = np.cumsum(p[near[:k]])
     within = int(np.searchsorted(sums, bound, side="right"))
     if not within:
-        return Judgement(float(p[token]), token)
-    return Judgement(float(p[token] + sums[within - 1]), np.append(near, token).astype(np.int64))
+        return Judgement(float(p[token]), token, token)
+    removes, stands_for = (np.append(codes, token).astype(np.int64) for codes in (near, near[:within]))
+    return Judgement(float(p[token] + sums[within - 1]), removes, stands_for)
 
 
 class Verdict(NamedTuple):
@@ -129,7 +134,8 @@ class Verdict(NamedTuple):
     nodes: IntArray
     """Root and accepted nodes, ``[accepted + 1]``, from the root on."""
     residual: Float64Array
-    """Distribution ``[V]`` that the next root is drawn from; at temperature 0 all on the likeliest token."""
+    """Distribution ``[V]`` that the next root is drawn from; all on one token at temperature 0 and where
+    noise is shared."""
 
     @property
     def accepted(self) -> int:
@@ -173,6 +179,69 @@ def walk(
             p = _without(p, judgement.removes)
         else:
             return Verdict(np.array(nodes, np.int64), p)
+
+
+def walk_coupled(
+    rule: AcceptanceRule,
+    tree: DraftTree,
+    logits: Float32Array,
+    sampling: Sampling,
+    codebook: Codebook,
+    noise: Callable[[int], Float32Array],
+) -> Verdict:
+    """Walk down from the root as long as a child is, or stands for, the token that the target draws.
+
+    The target draws at every node as plain AR decoding would, from the logits and the noise of that place
+    (:func:`vvs.sampling.couple`), so with the exact rule the tokens are those of plain AR decoding. A relaxed
+    rule accepts a token as often as in :func:`walk`, and prefers the very token where it is drafted.
+
+    Args:
+        rule: says what a child may stand for.
+        tree: N nodes.
+        logits: ``[N, V]`` guided, one row per node.
+        sampling: not greedy; at temperature 0 :func:`walk` needs no noise.
+        codebook: of V tokens.
+        noise: that of the token behind a node at some depth, ``[V]``.
+
+    """
+    nodes = [0]
+    while True:
+        row = logits[nodes[-1]]
+        drawn = couple(row, sampling, noise(len(nodes) - 1))
+        child = _child_for(rule, tree, nodes[-1], row, drawn, sampling, codebook)
+        if child is None:
+            return Verdict(np.array(nodes, np.int64), _certain(drawn, row.size))
+        nodes.append(child)
+
+
+def _child_for(
+    rule: AcceptanceRule,
+    tree: DraftTree,
+    node: int,
+    logits: Float32Array,
+    drawn: int,
+    sampling: Sampling,
+    codebook: Codebook,
+) -> int | None:
+    """The child of a node that is the drawn token, or else the first one that may stand for it."""
+    children = tree.children[node]
+    for child in children:
+        if tree.tokens[child] == drawn:
+            return child
+    if rule == Exact() or not children:
+        return None
+    p = process(logits, sampling)
+    for child in children:
+        if drawn in np.atleast_1d(rule.judge(p, int(tree.tokens[child]), codebook).stands_for):
+            return child
+    return None
+
+
+def _certain(token: int, vocabulary: int) -> Float64Array:
+    """The distribution that is all on one token."""
+    certain = np.zeros(vocabulary)
+    certain[token] = 1.0
+    return certain
 
 
 def _without(p: Float64Array, removed: IntArray | int) -> Float64Array:

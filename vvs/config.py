@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from vvs.acceptance import ACCEPTANCE_RULES, AcceptanceRule, Exact
-from vvs.checks import check_real
+from vvs.checks import check_flag, check_real
 from vvs.errors import SettingsError
 from vvs.registry import Registry
 from vvs.sampling import Sampling
@@ -42,9 +42,14 @@ class GenerationConfig:
     draft_cfg_ratio: float = 1.0
     """Guidance scale of drafting over that of the target. Above 1, drafts lean further towards the prompt,
     which makes up for what skipped steps lose of it; rules that are exact stay so, whatever is drafted."""
+    coupled: bool = False
+    """Draw tokens by noise that depends on seed and position alone (:mod:`vvs.noise`). Exact modes then draw
+    the very tokens of plain AR decoding, whatever is drafted. Coupled trees, which mostly draft those, need
+    it."""
 
     def __post_init__(self) -> None:
         check_real("cfg_scale", self.cfg_scale, at_least=0)
+        check_flag("coupled", self.coupled)
         check_real("draft_cfg_ratio", self.draft_cfg_ratio, at_least=0)
         if self.tree is not None and (not isinstance(self.tree, str) or not self.tree):
             raise SettingsError(f"tree is {self.tree!r}, but it must be the name of a draft tree or None")
@@ -69,6 +74,11 @@ class GenerationConfig:
             )
 
     @property
+    def draws_by_noise(self) -> bool:
+        """Whether tokens are drawn by noise; greedy ones are not drawn at all."""
+        return self.coupled and not self.sampling.greedy
+
+    @property
     def draft_cfg_scale(self) -> float:
         """Guidance scale of drafting."""
         return self.cfg_scale * self.draft_cfg_ratio
@@ -81,6 +91,7 @@ class GenerationConfig:
             "top_p": float(self.sampling.top_p),
             "cfg_scale": float(self.cfg_scale),
             "draft_cfg_ratio": float(self.draft_cfg_ratio),
+            "coupled": self.coupled,
             "tree": self.tree,
             "skip_tree": self.skip_tree,
             "acceptance": ACCEPTANCE_RULES.describe(self.acceptance),

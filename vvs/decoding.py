@@ -15,16 +15,17 @@ from typing import NamedTuple, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 
-from vvs.acceptance import walk
+from vvs.acceptance import Verdict, walk, walk_coupled
 from vvs.arrays import Float32Array, Float64Array, IntArray
 from vvs.codebook import Codebook
 from vvs.config import GenerationConfig
 from vvs.engine import Conditioning, Engine, Session
 from vvs.errors import SettingsError
 from vvs.geometry import Geometry
+from vvs.noise import GumbelNoise
 from vvs.request import Request
 from vvs.rows import Cohort, draft_rows, target_rows
-from vvs.sampling import process, sample
+from vvs.sampling import couple, process, sample
 from vvs.statistics import Span, Statistics, StepTimes, Stopwatch
 from vvs.step import BatchNews, Outcome, StepEvent, StepRecord, Verified
 from vvs.tree import tree_of
@@ -122,10 +123,17 @@ class Decoder:
                 differ.
 
         """
-        trees, tokens = self._engine.trees, self._engine.geometry.image_tokens
+        trees, geometry = self._engine.trees, self._engine.geometry
         check_batch(trees, self._codebook, conditioning, configs, streams)
         requests = [
-            Request(index, config, stream, tokens, [trees[name] for name in trees_of(config)])
+            Request(
+                index,
+                config,
+                stream,
+                geometry.image_tokens,
+                [trees[name] for name in trees_of(config)],
+                GumbelNoise.drawn(stream, geometry.vocabulary) if config.draws_by_noise else None,
+            )
             for index, (config, stream) in enumerate(zip(configs, streams, strict=True))
         ]
         return self._run(conditioning, requests)
@@ -155,7 +163,7 @@ class Decoder:
         self, conditioning: Conditioning, requests: list[Request]
     ) -> Generator[StepEvent, None, Generation]:
         with closing(self._engine.open(len(requests))) as session:
-            batch = _Batch(session, self._codebook, requests)
+            batch = _Batch(session, self._codebook, self._engine.trees, requests)
             yield batch.prefill(conditioning)
             while not all(request.complete for request in requests):
                 yield batch.step()
@@ -208,15 +216,28 @@ def check_batch(
             if name not in trees:
                 known = ", ".join(trees) or "none"
                 raise SettingsError(f"unknown draft tree {name!r}; this engine drafts {known}")
+            if trees[name].coupled and not config.coupled:
+                raise SettingsError(
+                    f"the draft tree {name} is drafted with the target's noise, but coupled is false; "
+                    "set coupled (--coupled), or use another tree"
+                )
         codebook.require(config.acceptance.neighbours)
 
 
 class _Batch:
     """Requests under way on one session."""
 
-    def __init__(self, session: Session, codebook: Codebook, requests: list[Request]) -> None:
+    def __init__(
+        self,
+        session: Session,
+        codebook: Codebook,
+        trees: Mapping[str, TreeShape],
+        requests: list[Request],
+    ) -> None:
         self._session = session
         self._codebook = codebook
+        self._trees = trees
+        self._vocabulary = codebook.vocabulary
         self._requests = requests
         self._cohorts: dict[tuple[int, ...], Cohort] = {}
         self._stopwatch = Stopwatch()
@@ -230,8 +251,7 @@ class _Batch:
         by_request = features.reshape(-1, len(requests), *features.shape[1:])
         with self._stopwatch.measure(Span.ACCEPT):
             for i, request in enumerate(requests):
-                distribution = process(logits[i, -1], request.config.sampling)
-                request.begin(_draw(distribution, request), by_request[:, i])
+                request.begin(_first_root(logits[i, -1], request), by_request[:, i])
         times = self._stopwatch.lap(self._session.engine_seconds)
         for request in requests:
             request.statistics.count_prefill(times)
@@ -270,7 +290,7 @@ class _Batch:
                 by_tree.setdefault(tree, []).append(request)
         for name, requests in by_tree.items():
             cohort = self._cohort(requests)
-            inputs = draft_rows(cohort)
+            inputs = draft_rows(cohort, self._trees[name], self._vocabulary)
             with self._stopwatch.measure(Span.DRAFT):
                 drafted = self._session.draft(cohort.rows, inputs, name)
             for i, request in enumerate(requests):
@@ -294,14 +314,7 @@ class _Batch:
         with self._stopwatch.measure(Span.ACCEPT):
             for i, (request, span) in enumerate(zip(requests, spans, strict=True)):
                 of_tree = logits[i, span.chain : span.chain + span.tree]
-                nodes, residual = walk(
-                    request.config.acceptance,
-                    request.tree,
-                    of_tree,
-                    request.config.sampling,
-                    self._codebook,
-                    request.uniforms,
-                )
+                nodes, residual = _judged(request, of_tree, self._codebook)
                 root = _draw(residual, request)
                 kept = span.kept(nodes)
                 outcomes[request.index] = Verified(nodes, root, kept, by_request[:, i, kept])
@@ -335,8 +348,29 @@ def _record(request: Request, outcome: Outcome) -> StepRecord:
     return StepRecord(request.index, request.progress.steps, request.tree, outcome, request.uniforms.used)
 
 
+def _first_root(logits: Float32Array, request: Request) -> int:
+    sampling = request.config.sampling
+    if request.noise is not None:
+        return couple(logits, sampling, request.noise.row(0))
+    return _draw(process(logits, sampling), request)
+
+
+def _judged(request: Request, logits: Float32Array, codebook: Codebook) -> Verdict:
+    """Walk down a request's tree, by its noise or by its stream of numbers."""
+    rule, tree, sampling, noise = (
+        request.config.acceptance,
+        request.tree,
+        request.config.sampling,
+        request.noise,
+    )
+    if noise is None:
+        return walk(rule, tree, logits, sampling, codebook, request.uniforms)
+    first = len(request.known)
+    return walk_coupled(rule, tree, logits, sampling, codebook, lambda depth: noise.row(first + depth))
+
+
 def _draw(distribution: Float64Array, request: Request) -> int:
-    """Draw the next root. At temperature 0 the distribution is one token, and no number is consumed."""
-    if request.config.sampling.greedy:
+    """Draw the next root. At temperature 0, and by noise, it is drawn already, and no number is consumed."""
+    if request.config.sampling.greedy or request.noise is not None:
         return int(distribution.argmax())
     return sample(distribution, request.uniforms.next())

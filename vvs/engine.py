@@ -50,6 +50,9 @@ class DraftRows(NamedTuple):
     cfg_scale: Float32Array  # [n]
     temperature: Float32Array  # [n]; 0 is greedy (log-probabilities of the raw logits)
     top_p: Float32Array  # [n]
+    noise: Float32Array | None = None
+    """``[n, levels, V]`` noise of the tokens behind the root, level by level; zeros for greedy requests.
+    For coupled trees only."""
 
 
 class DraftResult(NamedTuple):

@@ -13,6 +13,7 @@ from vvs.arrays import FeatureArray, IntArray
 from vvs.codebook import Codebook
 from vvs.config import GenerationConfig
 from vvs.feature_cache import FeatureCache
+from vvs.noise import GumbelNoise
 from vvs.progress import Phase, Progress
 from vvs.skipping import PlannedPolicy, StepView, decide, may_skip
 from vvs.statistics import Statistics
@@ -39,10 +40,13 @@ class Request:
         uniforms: Uniforms,
         image_tokens: int,
         shapes: Sequence[TreeShape],
+        noise: GumbelNoise | None = None,
     ) -> None:
         self.index = index
         self.config = config
         self.uniforms = uniforms
+        self.noise = noise
+        """What tokens are drawn with, if the request is coupled and not greedy."""
         self.statistics = Statistics(image_tokens)
         self.known: list[int] = []
         """Image tokens in order; the last one is the root."""

@@ -12,6 +12,7 @@ import numpy as np
 from vvs.arrays import BoolArray, FeatureArray, Float32Array, IntArray
 from vvs.engine import DraftRows, TargetRows
 from vvs.request import Request
+from vvs.tree_shape import TreeShape
 
 CAUSAL_KEPT = 256
 """Shapes of visible chains that are kept: those met last."""
@@ -73,8 +74,8 @@ def target_rows(cohort: Cohort) -> tuple[TargetRows, list[TargetSpan]]:
     return TargetRows(tokens, positions, ancestors, cohort.target_rows, cohort.cfg_scale), spans
 
 
-def draft_rows(cohort: Cohort) -> DraftRows:
-    """Assemble a drafting call over what each request's drafter has yet to consume."""
+def draft_rows(cohort: Cohort, tree: TreeShape, vocabulary: int) -> DraftRows:
+    """Assemble a drafting call of a tree of V tokens over what each request's drafter has yet to consume."""
     counts = [request.pending.tokens.size for request in cohort.requests]
     past = [request.progress.drafter_rows for request in cohort.requests]
     A = max(counts)
@@ -93,7 +94,18 @@ def draft_rows(cohort: Cohort) -> DraftRows:
         cfg_scale=cohort.draft_cfg_scale,
         temperature=cohort.temperature,
         top_p=cohort.top_p,
+        noise=_noise(cohort.requests, tree.levels, vocabulary) if tree.coupled else None,
     )
+
+
+def _noise(requests: Sequence[Request], levels: int, vocabulary: int) -> Float32Array:
+    """Noise ``[n, levels, V]`` of the tokens behind each root; greedy requests have none."""
+    rows: Float32Array = np.zeros((len(requests), levels, vocabulary), np.float32)
+    for of_request, request in zip(rows, requests, strict=True):
+        if request.noise is not None:
+            for level, row in enumerate(of_request):
+                row[...] = request.noise.row(len(request.known) + level)
+    return rows
 
 
 @lru_cache(CAUSAL_KEPT)

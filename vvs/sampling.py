@@ -56,6 +56,35 @@ def process(logits: Float32Array, sampling: Sampling) -> Float64Array:
     return weights
 
 
+def couple(logits: Float32Array, sampling: Sampling, noise: Float32Array) -> int:
+    """Draw a token by the Gumbel-max trick: the argmax of logits over temperature, plus noise.
+
+    The lowest index among equals. With standard Gumbel noise it is distributed as :func:`process` says.
+
+    Args:
+        logits: ``[V]``.
+        sampling: not greedy.
+        noise: ``[V]``.
+
+    Raises:
+        BackendError: the largest logit is not finite.
+
+    """
+    perturbed = logits.astype(np.float64)
+    if sampling.temperature != 1:
+        perturbed /= sampling.temperature
+    perturbed += noise
+    token = int(perturbed.argmax())
+    if not math.isfinite(perturbed[token]):
+        likeliest(logits)  # raises
+    if sampling.top_p == 1 and np.count_nonzero(logits > logits[token]) < (sampling.top_k or logits.size):
+        return token  # mostly: it is among those that are kept, which need not be found
+    kept = _kept(logits, sampling, logits[likeliest(logits)])
+    if kept is not None:
+        perturbed[~kept] = -np.inf
+    return int(perturbed.argmax())
+
+
 def likeliest(logits: Float32Array) -> int:
     """Index of the largest logit; the lowest one among equals. Raises BackendError if it is not finite."""
     token = int(logits.argmax())

@@ -1,4 +1,4 @@
-"""TreeShape: the three numbers that fix the shape of a draft tree."""
+"""TreeShape: what fixes the shape of a draft tree."""
 
 from dataclasses import dataclass
 
@@ -17,6 +17,8 @@ class TreeShape:
     k: int
     depth: int
     total: int
+    coupled: bool = False
+    """Drafted from logits with the noise that the target's tokens are drawn with (:mod:`vvs.noise`)."""
 
     def __post_init__(self) -> None:
         if self.k < 1 or self.depth < 0:
@@ -55,6 +57,11 @@ class TreeShape:
         return self.depth + 2
 
     @property
+    def levels(self) -> int:
+        """Most drafted nodes on one path."""
+        return self.depth + 1
+
+    @property
     def name(self) -> str:
         """The name of this tree in bundles and on the command line, such as ``k10-d4-n58``."""
-        return f"k{self.k}-d{self.depth}-n{self.total}"
+        return f"k{self.k}-d{self.depth}-n{self.total}" + ("-coupled" if self.coupled else "")

@@ -184,7 +184,8 @@ class Programs:
         arrays, plan, graph = self._arrays, self._plan, draft_tree_graph(tree)
         number = plan.shape.trees.index(tree)
         A = plan.geometry.prompt_length if first else plan.sizes.draft_capacity
-        N = plan.trees[tree].nodes
+        shape = plan.trees[tree]
+        N = shape.nodes
         R = plan.shape.requests
         features = self._rows("features" if first else "draft_features", A)
         inputs = {
@@ -199,6 +200,10 @@ class Programs:
         yield self._launch(
             table.DRAFT_INPUTS, {**inputs, "rows": A, "tree": number, "feature_bytes": feature_bytes}
         )
+        noise = {}
+        if shape.coupled:
+            noise["noise"] = arrays["noise"].leading((R, shape.levels, plan.geometry.vocabulary))
+            yield self._launch(table.NOISE, {**noise, "levels": shape.levels}, grid=self._spread)
         settings = {
             "cfg_scale": arrays["draft_cfg_scale"],
             "temperature": arrays["temperature"],
@@ -216,7 +221,7 @@ class Programs:
             "scores": arrays["drafted_scores"].leading((R, N)),
         }
         outputs = {**drafted, **{f"new_{kind}": new.part(place) for place, kind in kinds}}
-        yield self._enqueue(graph, {**inputs, **settings, **past}, outputs)
+        yield self._enqueue(graph, {**inputs, **settings, **noise, **past}, outputs)
         yield self._commit(new, cache, rows=A, end=Counter.DRAFTER_ROWS, count=Counter.DRAFTED)
         by_parameter = {f"drafted_{name.removeprefix('tree_')}": array for name, array in drafted.items()}
         yield self._launch(table.PROPOSE, {**by_parameter, "tree": number, "drafted_nodes": N})

@@ -184,6 +184,9 @@ class RunPlan:
             plan.add(ENGINES, name, (R, N), "int64")
         plan.add(ENGINES, "drafted_ancestors", (R, N, N), "bool")
         plan.add(ENGINES, "drafted_scores", (R, N), "float32")
+        levels = max((tree.levels for tree in self.trees.values() if tree.coupled), default=0)
+        if levels:
+            plan.add(ENGINES, "noise", (R, levels, geometry.vocabulary), "float32")
         plan.add(ENGINES, "draft_new", (tensors, B, heads, A, width), kv)
 
     @property

@@ -1,7 +1,7 @@
 // Walks the tree as far as the target accepts it and samples the next root: vvs/acceptance.py. A tree that is a
 // root alone makes it plain sampling.
 
-#include "request.cuh"
+#include "noise.cuh"
 
 constexpr int NEIGHBOURS_AT_ONCE = 256;
 
@@ -35,7 +35,7 @@ struct Judge {
 
 struct Judgement {
   double probability;
-  bool relaxed;  // whether a rejection removes the nearest codes too
+  int within;  // nearest codes that the token may stand for; if any, a rejection removes them all
 };
 
 // The longest prefix of the nearest codes whose summed probability stays within the bound. Summed one by one by
@@ -69,7 +69,7 @@ __device__ inline Judgement relaxed(const Judge& judge, int token, double bound)
     __syncthreads();
     if (ended) break;
   }
-  const Judgement judgement{within ? own + reached : own, within > 0};
+  const Judgement judgement{within ? own + reached : own, within};
   __syncthreads();  // before the shared variables are used again
   return judgement;
 }
@@ -81,7 +81,7 @@ __device__ inline Judgement judged(const Judge& judge, int token) {
     case LANTERN_PLUS_PLUS:
       return relaxed(judge, token, (judge.settings.bound - 1) * judge.p[token]);
     default:
-      return {judge.p[token], false};
+      return {judge.p[token], 0};
   }
 }
 
@@ -90,7 +90,7 @@ __device__ inline void remove_from(const Judge& judge, int token, Judgement judg
   double* p = judge.p;
   __syncthreads();  // everyone has read p[token]
   if (is_first_thread()) p[token] = 0;
-  if (judgement.relaxed) {
+  if (judgement.within) {
     const int* near = judge.near(token);
     each(judge.settings.rule_k + 1, [&](int i) { p[near[i]] = 0; });
   }
@@ -134,6 +134,41 @@ __device__ inline Verdict walk(const Judge& judge, Uniforms& stream, int* taken)
   }
   if (!stream.has_next()) return {0, 0, FAULT_UNIFORMS};
   return {accepted, sample(judge.p, judge.vocabulary, stream.next()), FAULT_NONE};
+}
+
+// Whether a drafted token may stand for the one that is drawn.
+__device__ inline bool stands_for(const Judge& judge, int token, int drawn) {
+  const int within = judged(judge, token).within;
+  const int* near = judge.near(token);
+  return total_of<int>(within, [&](int i) { return near[i] == drawn ? 1 : 0; }) > 0;
+}
+
+// The child that is the drawn token, or else the first one that may stand for it; `nodes` if there is none.
+__device__ inline int child_for(const Judge& judge, int node, int drawn) {
+  int child = judge.next_child(node, node);
+  const int first = child;
+  while (child < judge.nodes && judge.tokens[child] != drawn) child = judge.next_child(node, child);
+  if (child < judge.nodes || judge.settings.rule == EXACT || first == judge.nodes) return child;
+  process(judge.logits_of(node), judge.vocabulary, judge.settings.sampling, judge.p);
+  for (child = first; child < judge.nodes; child = judge.next_child(node, child)) {
+    if (stands_for(judge, judge.tokens[child], drawn)) break;
+  }
+  return child;
+}
+
+// Walks down as long as a child is, or stands for, the token that the target draws by its noise. `position` is that
+// of the token behind the root.
+__device__ inline Verdict walk_coupled(const Judge& judge, const Noise& noise, int position, int* taken) {
+  if (is_first_thread()) taken[0] = 0;
+  for (int node = 0, accepted = 0;;) {
+    const int drawn = couple(judge.logits_of(node), judge.vocabulary, judge.settings.sampling, noise,
+                             position + accepted, judge.p);
+    if (drawn < 0) return {0, 0, FAULT_LOGITS};
+    node = child_for(judge, node, drawn);
+    if (node == judge.nodes) return {accepted, drawn, FAULT_NONE};
+    ++accepted;
+    if (is_first_thread()) taken[accepted] = node;
+  }
 }
 
 __device__ inline int depth_of(const Judge& judge, int node) {
@@ -200,7 +235,10 @@ KERNEL vvs_accept(int* counters, const int* choices, const double* reals, const 
                     parents,
                     tree_nodes};
   Uniforms stream = uniforms_of(uniforms, uniform_capacity, request, counter[CURSOR]);
-  const Verdict verdict = judge.settings.is_greedy() ? walk_greedily(judge, path) : walk(judge, stream, path);
+  const Verdict verdict = judge.settings.is_greedy() ? walk_greedily(judge, path)
+                          : judge.settings.coupled
+                              ? walk_coupled(judge, noise_of(stream, vocabulary), before, path)
+                              : walk(judge, stream, path);
   __syncthreads();
   if (verdict.fault) {
     if (is_first_thread()) counter[FAULT] = verdict.fault;

@@ -1,6 +1,6 @@
 // The first root, and all counters of a request: after the prefill.
 
-#include "request.cuh"
+#include "noise.cuh"
 
 KERNEL vvs_begin(int* counters, const int* choices, const double* reals, const double* uniforms,
                  const float* logits, double* probabilities, int* known, int uniform_capacity, int rows,
@@ -13,6 +13,10 @@ KERNEL vvs_begin(int* counters, const int* choices, const double* reals, const d
   int fault = FAULT_NONE, root = 0;
   if (settings.is_greedy()) {
     root = likeliest(last, vocabulary);
+    if (root < 0) fault = FAULT_LOGITS;
+  } else if (settings.coupled) {
+    stream.next();  // the key
+    root = couple(last, vocabulary, settings.sampling, noise_of(stream, vocabulary), 0, p);
     if (root < 0) fault = FAULT_LOGITS;
   } else if (!process(last, vocabulary, settings.sampling, p)) {
     fault = FAULT_LOGITS;

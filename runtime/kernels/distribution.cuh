@@ -84,20 +84,27 @@ __device__ inline Kept nucleus(const float* logits, const double* weights, int v
   return {edge, static_cast<int>(cut)};
 }
 
+// Tokens that survive top-k and top-p; `peak` is the largest logit. `scratch` [V].
+__device__ inline Kept kept_of(const float* logits, int vocabulary, Sampling sampling, float peak,
+                               double* scratch) {
+  Kept kept{0, vocabulary};
+  if (0 < sampling.top_k && sampling.top_k < vocabulary) {
+    kept.edge = order_of_kth(logits, vocabulary, sampling.top_k);
+  }
+  if (sampling.top_p < 1) {
+    each(vocabulary, [&](int i) { scratch[i] = weight_of(logits[i], peak, sampling.temperature); });
+    kept = nucleus(logits, scratch, vocabulary, sampling.top_p, kept.edge);
+  }
+  return kept;
+}
+
 // Turns logits [V] into probabilities [V]: temperature, top-p, top-k, softmax. False if the largest logit is not
 // finite. Not for temperature 0.
 __device__ inline bool process(const float* logits, int vocabulary, Sampling sampling, double* probabilities) {
   const int top = likeliest(logits, vocabulary);
   if (top < 0) return false;
   const float peak = logits[top];
-  Kept kept{0, vocabulary};
-  if (0 < sampling.top_k && sampling.top_k < vocabulary) {
-    kept.edge = order_of_kth(logits, vocabulary, sampling.top_k);
-  }
-  if (sampling.top_p < 1) {
-    each(vocabulary, [&](int i) { probabilities[i] = weight_of(logits[i], peak, sampling.temperature); });
-    kept = nucleus(logits, probabilities, vocabulary, sampling.top_p, kept.edge);
-  }
+  const Kept kept = kept_of(logits, vocabulary, sampling, peak, probabilities);
   double sum = 0;
   each(vocabulary, [&](int i) {
     const double weight = kept.has(logits, i) ? weight_of(logits[i], peak, sampling.temperature) : 0.0;

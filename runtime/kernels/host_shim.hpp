@@ -9,6 +9,7 @@
 #include <cstring>
 
 using std::exp;
+using std::log;
 using std::pow;
 
 #define __global__

@@ -4,5 +4,6 @@
 #include "commit.cu"
 #include "deciding.cu"
 #include "drafting.cu"
+#include "noise.cu"
 #include "routing.cu"
 #include "target_inputs.cu"

@@ -7,6 +7,7 @@ struct Settings {
   int rule, rule_k;
   double bound;
   Sampling sampling;
+  bool coupled;
 
   __device__ bool is_greedy() const { return sampling.temperature == 0; }
 };
@@ -14,7 +15,8 @@ struct Settings {
 __device__ inline Settings settings_of(const int* choices, const double* reals, int request) {
   const int* choice = choices + request * CHOICES;
   const double* real = reals + request * REALS;
-  return {choice[RULE], choice[RULE_K], real[BOUND], {real[TEMPERATURE], real[TOP_P], choice[TOP_K]}};
+  return {choice[RULE], choice[RULE_K], real[BOUND], {real[TEMPERATURE], real[TOP_P], choice[TOP_K]},
+          choice[COUPLED] != 0};
 }
 
 // The numbers a request has yet to consume; every thread of the block counts them alike.

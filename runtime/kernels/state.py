@@ -124,7 +124,7 @@ FAULT_SENTENCES: Mapping[Fault, str] = {
 
 
 class Choice(IntEnum):
-    """Columns of ``choices [R, 9]`` int32: settings of a request that are integers."""
+    """Columns of ``choices [R, 10]`` int32: settings of a request that are integers."""
 
     RULE = 0
     """0 exact, 1 lantern, 2 lantern++."""
@@ -144,6 +144,8 @@ class Choice(IntEnum):
     """Number of the request's tree, or -1."""
     SKIP_TREE = 8
     """Number of the tree it drafts in steps that are planned to be skipped, or -1 if that is the same one."""
+    COUPLED = 9
+    """1 if tokens are drawn by noise whose key is the first uniform number, else 0."""
 
 
 class Real(IntEnum):
@@ -223,7 +225,8 @@ class StateSizes:
         """Uniform numbers that no run can exceed.
 
         A step takes at most one number for the choice of a path, one for each drafted node and one for the
-        next root, and emits at least one token; the first root takes one.
+        next root, and emits at least one token; the first root takes one. Where tokens are drawn by noise,
+        its key takes one and a step at most one.
         """
         return 1 + self.image_tokens * (self.nodes + 1)
 
@@ -262,7 +265,7 @@ def state_arrays(sizes: StateSizes) -> Mapping[str, ArraySpec]:
 def encode_settings(
     configs: Sequence[GenerationConfig], trees: Sequence[str]
 ) -> tuple[NDArray[np.int32], Float64Array]:
-    """Write the requests' settings as the arrays ``choices [R, 9]`` and ``reals [R, 6]``.
+    """Write the requests' settings as the arrays ``choices [R, 10]`` and ``reals [R, 6]``.
 
     Args:
         configs: R configurations.
@@ -279,6 +282,7 @@ def encode_settings(
         _write_policy(row, real, config.skipping)
         _write_selector(row, real, config.selector)
         row[Choice.TOP_K] = config.sampling.top_k
+        row[Choice.COUPLED] = config.draws_by_noise
         row[Choice.TREE], row[Choice.SKIP_TREE] = (
             NO_TREE if name is None else trees.index(name) for name in (config.tree, config.skip_tree)
         )

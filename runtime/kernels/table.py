@@ -175,6 +175,16 @@ COMMIT = Kernel(
         *sizes("feature_bytes", "window", "kept_capacity", "end_column", "count_column"),
     ),
 )
+NOISE = Kernel(
+    "vvs_noise",
+    (
+        OBSERVED,
+        reads("choices", "int32"),
+        reads("uniforms", "float64"),
+        writes("noise", "float32"),
+        *sizes("uniform_capacity", "levels", "vocabulary"),
+    ),
+)
 ROUTE_DRAFT = Kernel(
     "vvs_route_draft",
     (
@@ -202,6 +212,7 @@ KERNELS = (
     TARGET_INPUTS,
     ACCEPT,
     COMMIT,
+    NOISE,
     ROUTE_DRAFT,
     ROUTE_STEP,
     END_STEP,

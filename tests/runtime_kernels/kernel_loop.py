@@ -19,6 +19,7 @@ from vvs.runtime.kernels.table import (
     COMMIT,
     DECIDE,
     DRAFT_INPUTS,
+    NOISE,
     PROPOSE,
     PROPOSE_ROOT,
     SIMILARITY,
@@ -110,12 +111,16 @@ class KernelLoop:
             return
         for i in range(R):
             assert root[i] == of_one["tokens"][i, of_one["count"][i] - 1] or i not in drafting
+        shape = self.session.engine.trees[name]
+        noise = np.full((R, shape.levels, state.sizes.vocabulary), np.nan, np.float32)
+        state.launch(NOISE, y=2, noise=noise, levels=shape.levels)
         rows = DraftRows(
             features=features.reshape(g, R, A, HIDDEN)[:, drafting].reshape(-1, A, HIDDEN),
             **{name: array[drafting] for name, array in of_one.items()},
             cfg_scale=np.ones(drafting.size, np.float32),
             temperature=np.ones(drafting.size, np.float32),
             top_p=np.ones(drafting.size, np.float32),
+            noise=noise[drafting] if shape.coupled else None,
         )
         result = self.session.draft(drafting, rows, name)
         outputs = {}

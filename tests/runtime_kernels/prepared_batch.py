@@ -23,6 +23,7 @@ from vvs.runtime.kernels.table import (
     DECIDE,
     DRAFT_INPUTS,
     END_STEP,
+    NOISE,
     PROPOSE,
     PROPOSE_ROOT,
     ROUTE_DRAFT,
@@ -44,6 +45,7 @@ CONFIGS = [
     GenerationConfig(tree="tree", skipping=Dynamic(-1), selector=MostConfidentPath()),
     GenerationConfig(tree="tree", skipping=Uniform(2), selector=RandomPath()),
     GenerationConfig(),
+    GenerationConfig(Sampling(0.9, top_k=9), tree="tree", acceptance=Lantern(6, 0.4), coupled=True),
 ]
 GREEDY = 1
 """The first of two requests that decode greedily."""
@@ -104,6 +106,7 @@ def prepared(kernel: Kernel) -> tuple[DeviceState, dict[str, Any]]:
             "end_column": int(Counter.TARGET_ROWS),
             "count_column": int(Counter.KEPT),
         },
+        NOISE.name: {"noise": np.ones((R, 3, V), np.float32), "levels": 3},
         ROUTE_DRAFT.name: {"drafts": condition(), "tree": 0},
         ROUTE_STEP.name: {"skips": condition(), "verifies": condition()},
         END_STEP.name: {"running": condition()},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -14,9 +15,10 @@ from hypothesis import strategies as st
 from recorded import rule_of, settings_of, tree_from_paths
 from toy_engine import grow_tree
 
-from vvs.acceptance import AcceptanceRule, Exact, Lantern, LanternPlusPlus, walk
+from vvs.acceptance import AcceptanceRule, Exact, Lantern, LanternPlusPlus, walk, walk_coupled
 from vvs.codebook import Codebook
 from vvs.config import GenerationConfig
+from vvs.noise import GumbelNoise
 from vvs.runtime.kernels.host_threads import run_threaded
 from vvs.runtime.kernels.state import Counter, Decision, Fault, Phase
 from vvs.runtime.kernels.table import ACCEPT
@@ -68,14 +70,21 @@ def check(state: DeviceState, i: int, case: Case, codebook: Codebook) -> None:
     """Compare what the kernel made of a request with what numpy makes of it."""
     stream = RecordedUniforms(case.uniforms)
     sampling = case.config.sampling
-    nodes, residual = walk(case.config.acceptance, case.tree, case.logits, sampling, codebook, stream)
-    root = int(residual.argmax()) if sampling.greedy else sample(residual, stream.next())
+    rule, coupled = case.config.acceptance, case.config.draws_by_noise
+    if coupled:
+        noise, first = GumbelNoise.drawn(stream, codebook.vocabulary), 4 + case.chain
+        at_depth = partial(row_at, noise, first)
+        nodes, residual = walk_coupled(rule, case.tree, case.logits, sampling, codebook, at_depth)
+    else:
+        nodes, residual = walk(rule, case.tree, case.logits, sampling, codebook, stream)
+    drawn = sampling.greedy or coupled
+    root = int(residual.argmax()) if drawn else sample(residual, stream.next())
     tokens = [*case.tree.tokens[nodes[1:]].tolist(), root]
     known = 4 + case.chain + len(tokens)
     assert state.counter(i, Counter.FAULT) == Fault.NONE
     assert state.counter(i, Counter.TAKEN) == nodes.size - 1
     assert state["taken"][i, : nodes.size].tolist() == nodes.tolist()
-    assert state.counter(i, Counter.CURSOR) == stream.used
+    assert state.counter(i, Counter.CURSOR) == (0 if coupled else stream.used)
     assert state.counter(i, Counter.KNOWN) == known
     assert state["known"][i, known - len(tokens) : known].tolist() == tokens
     kept = [*range(case.chain), *(case.chain + nodes).tolist()]
@@ -86,8 +95,12 @@ def check(state: DeviceState, i: int, case: Case, codebook: Codebook) -> None:
     assert state.counter(i, Counter.EMITTED) == known - 1
     assert state.counter(i, Counter.PENDING) == len(tokens)
     assert state.counter(i, Counter.PHASE) == Phase.VERIFIED
-    if not sampling.greedy:
+    if not drawn:
         np.testing.assert_allclose(state["probabilities"][i], residual, rtol=1e-11, atol=1e-15)
+
+
+def row_at(noise: GumbelNoise, first: int, depth: int) -> np.ndarray:
+    return noise.row(first + depth)
 
 
 def recorded_case(case: dict[str, np.ndarray], logits: np.ndarray) -> Case:
@@ -177,7 +190,9 @@ def cases(draw: st.DrawFn) -> Case:
         logits = np.round(logits / grain) * grain
     logits[rng.random(logits.shape) < draw(st.sampled_from([0.0, 0.3]))] = -np.inf
     logits[:, int(rng.integers(V))] = 1
-    config = GenerationConfig(draw(samplings), tree="tree", acceptance=draw(rules))
+    config = GenerationConfig(
+        draw(samplings), tree="tree", acceptance=draw(rules), coupled=draw(st.booleans())
+    )
     uniforms = UniformStream(draw(st.integers(0, 2**32)))
     numbers = [uniforms.next() for _ in range(tree.nodes + 1)]
     return Case(config, tree, logits.astype(np.float32), numbers, draw(st.integers(0, 3)))

@@ -20,7 +20,7 @@ from vvs.uniforms import UniformStream
 
 V = 12
 CODEBOOK = Codebook.from_latents(np.random.default_rng(0).normal(size=(V, 3)), V - 1)
-SMALL, LARGE = TreeShape(2, 1, 4), TreeShape(3, 2, 11)
+SMALL, LARGE, COUPLED = TreeShape(2, 1, 4), TreeShape(3, 2, 11), TreeShape(3, 1, 9, coupled=True)
 
 CONFIGS = [
     GenerationConfig(),
@@ -36,11 +36,18 @@ CONFIGS = [
     GenerationConfig(tree=LARGE.name, skip_tree=SMALL.name, skipping=Uniform(3)),
     GenerationConfig(tree=SMALL.name, skipping=Share(0.7), selector=SampledPath(temperature=0.5)),
     GenerationConfig(tree=SMALL.name, skip_tree=LARGE.name, skipping=Share(0.4)),
+    GenerationConfig(Sampling(0.8), coupled=True),
+    GenerationConfig(Sampling(1.0, top_k=5, top_p=0.9), tree=COUPLED.name, coupled=True),
+    GenerationConfig(Sampling(0), tree=COUPLED.name, acceptance=Lantern(5, 0.6), coupled=True),
+    GenerationConfig(tree=LARGE.name, acceptance=LanternPlusPlus(5, 3.0), coupled=True),
+    GenerationConfig(
+        tree=COUPLED.name, skip_tree=LARGE.name, acceptance=Lantern(5, 0.4), skipping=Uniform(3), coupled=True
+    ),
 ]
 
 
 def compare(configs: list[GenerationConfig], guidance: int, seed: int) -> None:
-    engines = [ToyEngine(6, V, [SMALL, LARGE], guidance) for _ in range(2)]
+    engines = [ToyEngine(6, V, [SMALL, LARGE, COUPLED], guidance) for _ in range(2)]
     R = len(configs)
     prompts = np.arange(R) + seed
     streams = [UniformStream(seed * 100 + i) for i in range(R)]

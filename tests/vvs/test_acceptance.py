@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import pytest
 import recorded
+from hypothesis import given
+from hypothesis import settings as given_settings
+from hypothesis import strategies as st
 from recorded import rule_of, settings_of, tree_from_paths
 from scipy import stats
 from toy_engine import ToyEngine, grow_tree, toy_logits
 
-from vvs.acceptance import AcceptanceRule, Exact, Judgement, Lantern, LanternPlusPlus, walk
+from vvs.acceptance import AcceptanceRule, Exact, Judgement, Lantern, LanternPlusPlus, walk, walk_coupled
 from vvs.codebook import Codebook
 from vvs.config import GenerationConfig
 from vvs.decoding import Decoder
 from vvs.errors import SettingsError
-from vvs.sampling import Sampling, process, sample
+from vvs.noise import GumbelNoise
+from vvs.sampling import Sampling, couple, process, sample
 from vvs.tree import DraftTree, root_only
 from vvs.tree_shape import TreeShape
 from vvs.uniforms import RecordedUniforms, UniformStream
@@ -80,7 +85,7 @@ class Distorted(Exact):
     factor: float = 1.25
 
     def judge(self, p: np.ndarray, token: int, codebook: Codebook) -> Judgement:
-        return Judgement(self.factor * float(p[token]), token)
+        return Judgement(self.factor * float(p[token]), token, token)
 
 
 def assert_powerful(expected: np.ndarray, samples: int) -> None:
@@ -186,6 +191,72 @@ def test_whole_images_are_distributed_as_plain_sampling(
     assert (p_value(counts, expected) > LEVEL) == lossless
 
 
+# --- Shared noise ----------------------------------------------------------------------------------
+
+
+def drawn_plainly(logits: np.ndarray, sampling: Sampling, noise: GumbelNoise) -> list[int]:
+    """The two tokens after the root that plain decoding draws, ``logits`` as of :func:`logits_of_tree`."""
+    first = couple(logits[0], sampling, noise.row(0))
+    return [first, couple(logits[1 + first], sampling, noise.row(1))]
+
+
+@given_settings(max_examples=100, deadline=None)
+@given(
+    st.integers(0, 2**32 - 1),
+    st.sampled_from([Sampling(), Sampling(0.8, top_k=3), Sampling(1.3, top_p=0.9)]),
+    st.integers(1, 12),
+)
+def test_by_noise_the_exact_rule_draws_the_very_tokens_of_plain_decoding(
+    seed: int, sampling: Sampling, total: int
+) -> None:
+    rng = np.random.default_rng(seed)
+    logits = rng.normal(size=(6, 5)).astype(np.float32)
+    tree = grow_tree(rng, TreeShape(3, 1, total), 5, root=0)
+    noise = GumbelNoise(seed, 5)
+    rows = logits_of_tree(logits, tree)
+    nodes, residual = walk_coupled(Exact(), tree, rows, sampling, little_codebook(5), noise.row)
+    tokens = [*tree.tokens[nodes[1:]].tolist(), int(residual.argmax())]
+    assert residual.sum() == 1
+    assert tokens[:2] == drawn_plainly(logits, sampling, noise)[: len(tokens)]
+
+
+@pytest.mark.parametrize("rule", [Lantern(3, 0.4), LanternPlusPlus(3, 2.5)])
+def test_by_noise_a_relaxed_rule_accepts_as_often_as_it_says(rule: AcceptanceRule) -> None:
+    rng, V, samples = np.random.default_rng(3), 8, 8000
+    logits = rng.normal(size=(1, V)).astype(np.float32)
+    codebook, token = little_codebook(V), 5
+    tree = grow_tree(rng, TreeShape(1, 0, 1), V, root=0)
+    tree.tokens[1] = token
+    noise = GumbelNoise(1, V)
+    rows = np.repeat(logits, 2, axis=0)
+    accepted = sum(
+        walk_coupled(rule, tree, rows, Sampling(), codebook, partial(at_depth, noise, i)).accepted
+        for i in range(samples)
+    )
+    a = rule.judge(process(logits[0], Sampling()), token, codebook).probability
+    assert process(logits[0], Sampling())[token] < a < 1
+    assert stats.binomtest(accepted, samples, a).pvalue > LEVEL
+    assert stats.binomtest(accepted, samples, a - 0.05).pvalue < LEVEL
+
+
+def at_depth(noise: GumbelNoise, place: int, depth: int) -> np.ndarray:
+    return noise.row(2 * place + depth)
+
+
+def test_by_noise_the_drawn_token_is_preferred_to_one_that_stands_for_it(line: Codebook) -> None:
+    tree = tree_from_paths(np.array([0, 1, 2]), np.array([[0, 1], [0, 2]]))
+    logits = np.tile(np.array([0, 1, 5, 1, 0], np.float32), (3, 1))
+    nodes, _ = walk_coupled(
+        Lantern(4, 1), tree, logits, Sampling(), line, lambda depth: np.zeros(5, np.float32)
+    )
+    assert tree.tokens[nodes].tolist() == [0, 2]
+    only = tree_from_paths(np.array([0, 1]), np.array([[0, 1]]))
+    nodes, _ = walk_coupled(
+        Lantern(4, 1), only, logits, Sampling(), line, lambda depth: np.zeros(5, np.float32)
+    )
+    assert only.tokens[nodes].tolist() == [0, 1]
+
+
 # --- Rules by hand -------------------------------------------------------------------------------
 
 
@@ -200,7 +271,7 @@ P = np.array([0.1, 0.3, 0.25, 0.2, 0.15])
 
 def test_the_relaxed_sum_stops_at_the_bound(line: Codebook) -> None:
     # Nearest to 1: 0, 2, 3, 4.
-    assert Lantern(3, 0.05).judge(P, 1, line) == (0.3, 1)
+    assert Lantern(3, 0.05).judge(P, 1, line) == (0.3, 1, 1)
     assert Lantern(3, 0.1).judge(P, 1, line).probability == pytest.approx(0.4)
     assert Lantern(3, 0.36).judge(P, 1, line).probability == pytest.approx(0.65)
     assert Lantern(1, 0.36).judge(P, 1, line).probability == pytest.approx(0.4)
@@ -211,6 +282,11 @@ def test_the_relaxed_sum_stops_at_the_bound(line: Codebook) -> None:
 def test_a_relaxed_rejection_removes_one_neighbour_more_than_it_sums(line: Codebook) -> None:
     assert sorted(np.atleast_1d(Lantern(2, 0.4).judge(P, 1, line).removes)) == [0, 1, 2, 3]
     assert np.atleast_1d(Exact().judge(P, 1, line).removes).tolist() == [1]
+
+
+def test_a_token_stands_for_the_tokens_that_are_summed(line: Codebook) -> None:
+    assert sorted(np.atleast_1d(Lantern(3, 0.36).judge(P, 1, line).stands_for)) == [0, 1, 2]
+    assert np.atleast_1d(Exact().judge(P, 1, line).stands_for).tolist() == [1]
 
 
 def chain_of(tokens: list[int], parents: list[int]) -> DraftTree:
@@ -238,7 +314,7 @@ def test_when_nothing_is_left_the_next_root_may_be_any_token(line: Codebook) -> 
     @dataclass(frozen=True)
     class Refuse(Exact):
         def judge(self, p: np.ndarray, token: int, codebook: Codebook) -> Judgement:
-            return Judgement(0.0, token)
+            return Judgement(0.0, token, token)
 
     verdict = walk(Refuse(), tree, logits, Sampling(), line, RecordedUniforms([0.5]))
     assert verdict.residual.tolist() == [0.2] * 5

@@ -25,6 +25,7 @@ from vvs.tree_shape import TreeShape
 from vvs.uniforms import UniformStream
 
 SMALL, DEEP = TreeShape(2, 1, 4), TreeShape(3, 3, 14)
+COUPLED = TreeShape(3, 2, 9, coupled=True)
 GREEDY = Sampling(temperature=0)
 
 
@@ -95,6 +96,43 @@ def test_drafting_may_have_a_guidance_scale_of_its_own() -> None:
     ]
     decode(engine, configs, [0, 0], [1, 2])
     assert engine.sessions[0].scales == {"draft": {3.5, 1.5}, "target": {2.0, 1.5}}
+
+
+@settings(max_examples=15, deadline=None)
+@given(st.integers(0, 99), st.sampled_from([Sampling(), Sampling(0.7, top_k=4, top_p=0.9)]))
+def test_by_noise_exact_modes_draw_the_image_of_plain_ar_in_fewer_passes(
+    seed: int, sampling: Sampling
+) -> None:
+    """With every tree, coupled or not, in one batch; skipped verification alone may draw others."""
+    engine = ToyEngine(5, 7, [SMALL, DEEP, COUPLED])
+    trees = (None, SMALL.name, DEEP.name, COUPLED.name)
+    configs = [GenerationConfig(sampling, tree=tree, coupled=True) for tree in trees]
+    tokens, _, (ar, *others) = decode(engine, configs, [seed] * 4, [3] * 4)
+    assert (tokens == tokens[0]).all()
+    assert sum(each.forward_passes for each in others) < 3 * ar.forward_passes
+
+
+def test_by_noise_a_request_takes_one_number_of_its_stream() -> None:
+    _, events, _ = decode(
+        ToyEngine(5, 7, [COUPLED]), [GenerationConfig(tree=COUPLED.name, coupled=True)], [0], [1]
+    )
+    assert {record.uniforms_used for event in events for record in event.records} == {1}
+
+
+def test_a_coupled_tree_needs_coupled_sampling() -> None:
+    with pytest.raises(
+        SettingsError, match=r"drafted with the target's noise, but coupled is false; set coupled"
+    ):
+        decode(ToyEngine(5, 7, [COUPLED]), [GenerationConfig(tree=COUPLED.name)], [0], [1])
+
+
+def test_greedy_requests_draw_nothing_by_noise() -> None:
+    engine = ToyEngine(5, 7, [COUPLED])
+    greedy = Sampling(temperature=0)
+    configs = [GenerationConfig(greedy), GenerationConfig(greedy, tree=COUPLED.name, coupled=True)]
+    tokens, events, _ = decode(engine, configs, [0, 0], [1, 1])
+    assert (tokens[0] == tokens[1]).all()
+    assert {record.uniforms_used for event in events for record in event.records} == {0}
 
 
 def test_plain_ar_needs_one_pass_per_token_and_never_drafts() -> None:

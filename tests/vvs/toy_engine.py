@@ -174,8 +174,12 @@ class ToySession:
                 assert past == P + len(self.drafted[r]) - 1
                 self._check_features(int(r), features[:, i, :count], positions)
             self.drafted[r] += tokens
-            rng = np.random.default_rng(digest("tree", tree, self.prompts[r], self.drafted[r]))
-            grown.append(grow_tree(rng, self.engine.trees[tree], g.vocabulary, tokens[-1]))
+            shape = self.engine.trees[tree]
+            noise = None if inputs.noise is None else inputs.noise[i].tolist()
+            assert (np.shape(noise) == (shape.levels, g.vocabulary)) == shape.coupled
+            seen = (self.prompts[r], self.drafted[r], *([noise] if shape.coupled else []))
+            rng = np.random.default_rng(digest("tree", tree, *seen))
+            grown.append(grow_tree(rng, shape, g.vocabulary, tokens[-1]))
         self.engine_seconds += 1e-6
         return DraftResult(
             *(
