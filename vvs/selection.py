@@ -115,7 +115,8 @@ def path_weights(tree: DraftTree, temperature: float = 1.0) -> list[float]:
         of_siblings[parents[node]] += shares[node]
     weights = [1.0]  # of the ways down to every node
     for node in range(1, len(shares)):
-        weights.append(weights[parents[node]] * shares[node] / of_siblings[parents[node]])
+        # First the share, which is at most 1: the product of two small numbers might vanish.
+        weights.append(weights[parents[node]] * (shares[node] / of_siblings[parents[node]]))
     return [weights[leaf] for leaf in tree.branching.leaves]
 
 

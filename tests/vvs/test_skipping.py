@@ -174,6 +174,15 @@ def test_sampled_paths_follow_the_drafters_probabilities() -> None:
     assert sum(path_weights(tree)) == pytest.approx(1)
 
 
+def test_a_path_of_next_to_no_weight_keeps_it() -> None:
+    """Small numbers multiplied before they are divided would vanish, and the kernel does not do that."""
+    tree = tree_from_paths(np.array([0, 1, 2, 3, 4]), np.array([[0, 1, 3], [0, 1, 4], [0, 2, -1]]))
+    tree.scores[1:] = [-np.inf, -2.9, -2.9, -3.1]
+    weights = path_weights(tree, 0.01)
+    assert min(weights) > 0
+    assert weights[0] / weights[1] == pytest.approx(np.exp(20), rel=1e-4)
+
+
 def test_a_number_rounded_up_to_the_sum_draws_the_last_path_of_any_weight() -> None:
     least = 5e-324  # three quarters of it are rounded up to it
     assert draw_path([0.0, least, 0.0], 0.75) == 1
