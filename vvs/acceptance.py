@@ -204,17 +204,19 @@ def walk_coupled(
         noise: that of the token behind a node at some depth, ``[V]``.
 
     """
-    nodes = [0]
+    nodes, tokens, children = [0], tree.tokens.tolist(), tree.children
     while True:
-        row = logits[nodes[-1]]
+        node, row = nodes[-1], logits[nodes[-1]]
         drawn = couple(row, sampling, noise(len(nodes) - 1))
-        child = _child_for(rule, tree, nodes[-1], row, drawn, sampling, codebook)
+        child = next((child for child in children[node] if tokens[child] == drawn), None)
+        if child is None and rule != Exact():
+            child = _stand_in(rule, tree, node, row, drawn, sampling, codebook)
         if child is None:
             return Verdict(np.array(nodes, np.int64), _certain(drawn, row.size))
         nodes.append(child)
 
 
-def _child_for(
+def _stand_in(
     rule: AcceptanceRule,
     tree: DraftTree,
     node: int,
@@ -223,12 +225,9 @@ def _child_for(
     sampling: Sampling,
     codebook: Codebook,
 ) -> int | None:
-    """The child of a node that is the drawn token, or else the first one that may stand for it."""
+    """The first child of a node that may stand for the drawn token."""
     children = tree.children[node]
-    for child in children:
-        if tree.tokens[child] == drawn:
-            return child
-    if rule == Exact() or not children:
+    if not children:
         return None
     p = process(logits, sampling)
     for child in children:

@@ -37,7 +37,8 @@ class GumbelNoise:
     def __init__(self, key: int, vocabulary: int) -> None:
         self._state = int(_mixed(np.array([key], np.uint64))[0])
         self._vocabulary = vocabulary
-        self._blocks: dict[int, Float32Array] = {}
+        self._start = 0
+        self._kept: Float32Array = np.empty((0, vocabulary), np.float32)
 
     @classmethod
     def drawn(cls, uniforms: Uniforms, vocabulary: int) -> "GumbelNoise":
@@ -46,14 +47,18 @@ class GumbelNoise:
 
     def row(self, position: int) -> Float32Array:
         """Noise ``[V]`` of the token at an image position, counted from 0."""
-        block, place = divmod(position, BLOCK)
-        if block not in self._blocks:
-            self._blocks = {near: rows for near, rows in self._blocks.items() if near >= block - 1}
-            self._blocks[block] = self._rows(block * BLOCK, BLOCK)
-        row: Float32Array = self._blocks[block][place]
+        row: Float32Array = self.rows(position, 1)[0]
         return row
 
-    def _rows(self, first: int, count: int) -> Float32Array:
+    def rows(self, first: int, count: int) -> Float32Array:
+        """Noise ``[count, V]`` of tokens that follow one another; not to be written to."""
+        place = first - self._start
+        if place < 0 or place + count > len(self._kept):
+            self._start, self._kept = first, self._computed(first, max(count, BLOCK))
+            place = 0
+        return self._kept[place : place + count]
+
+    def _computed(self, first: int, count: int) -> Float32Array:
         start, end = first * self._vocabulary, (first + count) * self._vocabulary
         counter = np.arange(start + 1, end + 1, dtype=np.uint64)
         bits = _mixed(counter * np.uint64(_GAMMA) + np.uint64(self._state))

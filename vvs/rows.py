@@ -54,6 +54,8 @@ def target_rows(cohort: Cohort) -> tuple[TargetRows, list[TargetSpan]]:
     Chain rows are causal. Tree rows see the past, the whole chain and their ancestors.
     """
     spans = [TargetSpan(request.progress.chain, request.tree.nodes) for request in cohort.requests]
+    if len(spans) == 1 and not spans[0].chain:
+        return _lone_tree(cohort), spans
     n, T = len(spans), max(chain + tree for chain, tree in spans)
     tokens = np.zeros((n, T), np.int64)
     positions = np.empty((n, T), np.int64)
@@ -72,6 +74,19 @@ def target_rows(cohort: Cohort) -> tuple[TargetRows, list[TargetSpan]]:
             padding = np.arange(end, T)
             ancestors[i, padding, padding] = True
     return TargetRows(tokens, positions, ancestors, cohort.target_rows, cohort.cfg_scale), spans
+
+
+def _lone_tree(cohort: Cohort) -> TargetRows:
+    """The rows of a single request without a chain: its tree as it is."""
+    (request,) = cohort.requests
+    tree, root = request.tree, request.progress.root_position
+    return TargetRows(
+        tree.tokens[None],
+        (tree.depth + root)[None],
+        tree.ancestors[None],
+        cohort.target_rows,
+        cohort.cfg_scale,
+    )
 
 
 def draft_rows(cohort: Cohort, tree: TreeShape, vocabulary: int) -> DraftRows:
@@ -100,12 +115,11 @@ def draft_rows(cohort: Cohort, tree: TreeShape, vocabulary: int) -> DraftRows:
 
 def _noise(requests: Sequence[Request], levels: int, vocabulary: int) -> Float32Array:
     """Noise ``[n, levels, V]`` of the tokens behind each root; greedy requests have none."""
-    rows: Float32Array = np.zeros((len(requests), levels, vocabulary), np.float32)
-    for of_request, request in zip(rows, requests, strict=True):
+    noise: Float32Array = np.zeros((len(requests), levels, vocabulary), np.float32)
+    for of_request, request in zip(noise, requests, strict=True):
         if request.noise is not None:
-            for level, row in enumerate(of_request):
-                row[...] = request.noise.row(len(request.known) + level)
-    return rows
+            of_request[...] = request.noise.rows(len(request.known), levels)
+    return noise
 
 
 @lru_cache(CAUSAL_KEPT)
