@@ -34,7 +34,7 @@ engines: install ## Export the bundle of MODEL (default: demo) into engines/, wi
 demo: MODEL = demo
 demo: engines ## Draw a grid in AR, EAGLE, LANTERN and VVS with the demo model, and compare them
 	$(BIN)/python -m vvs.benchmarks.demo engines/demo --run ar --run eagle --run lantern --run vvs \
-		--run 'vvs policy=uniform:2 tree=k8-d3-n36'
+		--run 'vvs tree=k8-d3-n36-coupled'
 
 test: install ## Pass the tests
 	$(BIN)/python -m pytest
